@@ -84,15 +84,6 @@ class Pipeline:
         self.aggregates: dict[str, Aggregate] = {}
         self._graph: Graph | None = None
 
-    def __copy__(self) -> Pipeline:
-        """A pipeline with the same steps, to which others can be added."""
-        other = Pipeline(self.name, settings=self.settings)
-        other.nodes = dict(self.nodes)
-        other._identified = dict(self._identified)
-        other.sinks = list(self.sinks)
-        other.aggregates = dict(self.aggregates)
-        return other
-
     def inject(
         self,
         stream: Stream[V],

@@ -26,13 +26,15 @@ from millwheel.services.queried_pipeline import (
     QueriedPipeline,
     QueriedStep,
     QueryRefused,
+    with_queries,
 )
+from millwheel.sql.explaining import explained
 from millwheel.store.console.administration import delete_removed
 from millwheel.store.port import Store
 from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import DescribedGraph, Plan
 from millwheel.store.port.placement import PlacedWorker
-from millwheel.store.port.queries import QueryChange, StoredQueries, StoredQuery, find_query
+from millwheel.store.port.queries import QueryChange, StoredQueries, SubmittedQuery, find_query
 from millwheel.store.rules.changes import kinds
 
 T = TypeVar("T")
@@ -72,7 +74,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class ListedQuery:
-    query: StoredQuery
+    query: SubmittedQuery
     loaded: Loaded
 
     @property
@@ -110,7 +112,7 @@ def carry_out(prepared: PreparedQuery, url: str, *, by: str, reason: str) -> int
     change = QueryChange(
         "submit" if prepared.is_new else "replace",
         structs.replace(
-            query, steps=prepared.step.steps, targets=prepared.step.targets, submitted_by=by
+            query, steps=prepared.step.steps, targets=tuple(prepared.step.written), submitted_by=by
         ),
         prepared.removed,
         reason,
@@ -123,14 +125,22 @@ def carry_out(prepared: PreparedQuery, url: str, *, by: str, reason: str) -> int
     return deployment.generation
 
 
-def deployed_with_queries(pipeline: Pipeline, url: str) -> Queried:
-    """The pipeline with the queries of the store."""
+def explained_query(pipeline: Pipeline, url: str, name: str) -> list[str]:
+    """Lines on the steps of a submitted query; `UsageError` if there is no such query."""
 
-    async def found(store: Store) -> Queried:
+    async def found(store: Store) -> list[str]:
         stored = await store.queries()
-        return QueriedPipeline(pipeline).compiled(stored.queries, stored.revision)
+        query = find_query(stored, name)
+        queried = QueriedPipeline(pipeline).compiled(stored.queries, stored.revision)
+        step, nodes = queried.get(name), queried.pipeline.graph().by_name
+        return explained([nodes[one] for one in step.steps], query.text, step.written)
 
     return _in_store(pipeline, url, found)
+
+
+def pipeline_with_queries(pipeline: Pipeline, url: str) -> Pipeline:
+    """`DeployRefused` if a query does not fit this code any more."""
+    return _in_store(pipeline, url, lambda store: with_queries(pipeline, store))
 
 
 def listed(pipeline: Pipeline, url: str) -> list[ListedQuery]:
@@ -185,7 +195,7 @@ class _Preparing:
         await self._require_deployed(current.graph())
         avoided = set(() if former is None else former.avoided)
         for _ in range(ATTEMPTS):
-            query = StoredQuery(name, text, tuple(sorted(avoided)))
+            query = SubmittedQuery(name, text, tuple(sorted(avoided)))
             queried = self._compiled(stored, query)
             step = queried.get(name)
             before = () if former is None else former.steps
@@ -202,7 +212,7 @@ class _Preparing:
         continued = tuple(one for one in before if one in step.steps)
         return PreparedQuery(queried, step, is_new, removed, continued, changes)
 
-    def _former(self, stored: StoredQueries, name: str, is_new: bool) -> StoredQuery | None:
+    def _former(self, stored: StoredQueries, name: str, is_new: bool) -> SubmittedQuery | None:
         if not is_new:
             return find_query(stored, name)
         if any(one.name == name for one in stored.queries):
@@ -212,7 +222,7 @@ class _Preparing:
             )
         return None
 
-    def _compiled(self, stored: StoredQueries, query: StoredQuery) -> Queried:
+    def _compiled(self, stored: StoredQueries, query: SubmittedQuery) -> Queried:
         """The pipeline with a query, in its former place or behind the others."""
         others = {one.name: one for one in stored.queries}
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from millwheel.graph.node import OnFailure
 from millwheel.graph.submitted import Submitted
 from millwheel.pipeline import Pipeline
 from millwheel.sql.adding import add_submitted, streams_of
-from millwheel.store.port.queries import StoredQueries, StoredQuery
+from millwheel.store.port import Store
+from millwheel.store.port.queries import StoredQueries, SubmittedQuery
 from millwheel.streams import Stream
 
 ON_ERROR: OnFailure = "dead_letter"
@@ -32,12 +33,12 @@ class QueryRefused(GraphError):
 class QueriedStep:
     """A query as a part of a pipeline."""
 
-    query: StoredQuery
+    query: SubmittedQuery
     steps: tuple[str, ...]
     streams: frozenset[str]
     """Streams that the pipeline does not have without it."""
-    targets: tuple[str, ...]
-    """The streams and tables that its statements write, by the names in its text."""
+    written: Mapping[str, str]
+    """The streams that its statements write, by the names in its text."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class QueriedPipeline:
         self._known = stored.revision, pipeline
         return pipeline
 
-    def compiled(self, queries: Collection[StoredQuery], revision: int) -> Queried:
+    def compiled(self, queries: Collection[SubmittedQuery], revision: int) -> Queried:
         """Add queries in their order.
 
         Raises:
@@ -99,6 +100,7 @@ class QueriedPipeline:
         for stream, is_updating in self._updating.items():
             stream.is_updating = is_updating
         pipeline = copy.copy(self.code)
+        pipeline.nodes, pipeline.sinks = dict(pipeline.nodes), list(pipeline.sinks)
         graph = pipeline.graph()
         aliases: dict[str, Stream[Any]] = {}
         found: list[QueriedStep] = []
@@ -113,7 +115,20 @@ class QueriedPipeline:
             aliases |= written
             steps = tuple(node.name for node in with_it.nodes if node.name not in graph.by_name)
             streams = frozenset(with_it.streams.keys() - graph.streams.keys())
-            found.append(QueriedStep(query, steps, streams, tuple(written)))
+            found.append(
+                QueriedStep(
+                    query, steps, streams, {name: stream.name for name, stream in written.items()}
+                )
+            )
             graph = with_it
         graph.submitted = Submitted(revision, {one.query.name: one.steps for one in found})
         return Queried(pipeline, found)
+
+
+async def with_queries(pipeline: Pipeline, store: Store) -> Pipeline:
+    """The pipeline with the queries of a store.
+
+    Raises:
+        DeployRefused: a query does not fit this code any more.
+    """
+    return QueriedPipeline(pipeline).deployed(await store.queries())

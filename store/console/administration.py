@@ -14,7 +14,7 @@ from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.console.views import refuse_lookalikes
-from millwheel.store.port.queries import StoredQueries, StoredQuery, find_query
+from millwheel.store.port.queries import StoredQueries, SubmittedQuery, find_query
 from millwheel.store.postgres.processes import is_dead
 from millwheel.store.postgres.queries import queries_of
 from millwheel.store.postgres.removal import ATTEMPTS, Removal
@@ -179,7 +179,7 @@ def delete_removed(url: str, pipeline: str, ids: Sequence[int]) -> int:
     return deleted
 
 
-def drop_query(url: str, pipeline: str, name: str, *, actor: Actor = UNNAMED) -> StoredQuery:
+def drop_query(url: str, pipeline: str, name: str, *, actor: Actor = UNNAMED) -> SubmittedQuery:
     """Remove the steps of a submitted query, as `remove_computations` does; workers notice it.
 
     Raises:

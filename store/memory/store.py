@@ -20,7 +20,6 @@ from millwheel.store.memory.states import MemoryStates
 from millwheel.store.memory.views import MemoryViews
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.deploy import Deployment, DescribedGraph, Plan
-from millwheel.store.port.queries import QueryChange
 from millwheel.store.rules.generations import planned
 from millwheel.store.rules.queries import refuse_other_queries
 
@@ -94,17 +93,16 @@ class MemoryStore(
         bucket_high: int,
         shared: bool = False,
         back: bool = False,
-        change: QueryChange | None = None,
     ) -> Deployment:
         await self._called("deploy")
         refuse_other_queries(self.tables.pipeline, self.tables.queries, described)
-        removed = deployment.remove(self.tables, change)
+        removed = deployment.remove(self.tables, described.change)
         found = deployment.deployed(
             self.tables, self._sinks, described, self._others(shared), back=back
         )
         deployed = deployment.deploy(self.tables, self._sinks, found, described, stamp, bucket_high)
         deployed.removed = removed
-        deployment.note_change(self.tables, change, deployed.generation)
+        deployment.note_change(self.tables, described.change, deployed.generation)
         self._versions = {stream.name: stream.version for stream in described.streams}
         return deployed
 

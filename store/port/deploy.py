@@ -84,6 +84,8 @@ class DescribedGraph(NamedTuple):
     tables: list[Table[Any]]
     submitted: Submitted = NOTHING_SUBMITTED
     """Its queries that are not in the code."""
+    change: QueryChange | None = None
+    """A change of these queries, which the deploy stores; the graph has it already."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,6 @@ class StoreDeploys(Protocol):
         bucket_high: int,
         shared: bool = False,
         back: bool = False,
-        change: QueryChange | None = None,
     ) -> Deployment:
         """Store the graph of the code, or compare it with the stored one.
 
@@ -126,7 +127,6 @@ class StoreDeploys(Protocol):
             shared: the worker is one of several: its code may be older than the deployed code, as
                 long as some interval is left that it may own.
             back: code of a former generation begins the next one, in place of joining its own.
-            change: a change of the submitted queries, which the code has already.
 
         Raises:
             DeployRefused: another graph is stored under this name, or a type changed without a

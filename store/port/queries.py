@@ -8,7 +8,7 @@ import msgspec
 from millwheel.errors import UsageError
 
 
-class StoredQuery(msgspec.Struct, frozen=True):
+class SubmittedQuery(msgspec.Struct, frozen=True):
     """A query that was submitted to a pipeline."""
 
     name: str
@@ -28,11 +28,11 @@ class StoredQuery(msgspec.Struct, frozen=True):
 class StoredQueries(msgspec.Struct, frozen=True):
     revision: int
     """Number of changes so far."""
-    queries: tuple[StoredQuery, ...]
+    queries: tuple[SubmittedQuery, ...]
     """Those that are not dropped, in the order of their submission."""
 
 
-def find_query(stored: StoredQueries, name: str) -> StoredQuery:
+def find_query(stored: StoredQueries, name: str) -> SubmittedQuery:
     """`UsageError` if there is no such query."""
     for query in stored.queries:
         if query.name == name:
@@ -46,7 +46,7 @@ class QueryChange(msgspec.Struct, frozen=True):
 
     verb: Literal["submit", "replace"]
     """"submit" or "replace"; `millwheel log` shows it."""
-    query: StoredQuery
+    query: SubmittedQuery
     removes: Sequence[str] = ()
     """Steps to remove with their state, before the code is compared."""
     reason: str = ""

@@ -23,7 +23,7 @@ from millwheel.errors import DeployRefused, StoreUnavailable
 from millwheel.sinks import Table
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, Plan
 from millwheel.store.port.placement import ELSEWHERE, IntervalRow
-from millwheel.store.port.queries import QueryChange, StoredQueries
+from millwheel.store.port.queries import StoredQueries
 from millwheel.store.postgres.buckets import create_bucket, newest_commit_table
 from millwheel.store.postgres.queries import queries_of
 from millwheel.store.postgres.removal import ATTEMPTS, Removal
@@ -69,9 +69,7 @@ class Deploy:
         statements: Statements,
         sequence: str,
         described: DescribedGraph,
-        change: QueryChange | None = None,
     ) -> None:
-        self._change = change
         self._connection = connection
         self._statements = statements
         self._sequence = sequence
@@ -138,7 +136,7 @@ class Deploy:
 
     async def _remove(self) -> list[int]:
         """Remove the steps that a change of queries takes away; returns their ids."""
-        change = self._change
+        change = self._described.change
         if change is None or not change.removes:
             return []
         removal = Removal(
@@ -171,9 +169,10 @@ class Deploy:
 
     async def _note_change(self, generation: int) -> None:
         """Store a change of the queries, and note it in the log of operators."""
-        if self._change is None:
+        change = self._described.change
+        if change is None:
             return
-        query, verb = self._change.query, self._change.verb
+        query, verb = change.query, change.verb
         columns = {
             "name": query.name, "text": query.text, "avoided": list(query.avoided),
             "steps": list(query.steps), "targets": list(query.targets), "generation": generation,
@@ -183,7 +182,7 @@ class Deploy:
         request = self._statements.table("request").as_string(None)
         ((batch,),) = await self._rows("new_batch", {"table": request})
         noted = {
-            "batch": batch, "actor": query.submitted_by, "reason": self._change.reason,
+            "batch": batch, "actor": query.submitted_by, "reason": change.reason,
             "verb": f"{verb} query", "payload": msgspec.json.encode({"query": query.name}).decode(),
         }  # fmt: skip
         await self._run("note_request", noted)

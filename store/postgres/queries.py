@@ -4,14 +4,14 @@ from typing import Any
 
 import msgspec
 
-from millwheel.store.port.queries import StoredQueries, StoredQuery
+from millwheel.store.port.queries import StoredQueries, SubmittedQuery
 from millwheel.store.postgres.connections import Subject
 
 
 def queries_of(row: tuple[Any, ...]) -> StoredQueries:
     """The row of ``stored_queries.sql``."""
     revision, queries = row
-    return StoredQueries(revision, msgspec.json.decode(queries, type=tuple[StoredQuery, ...]))
+    return StoredQueries(revision, msgspec.json.decode(queries, type=tuple[SubmittedQuery, ...]))
 
 
 class PostgresQueries(Subject):

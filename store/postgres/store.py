@@ -18,7 +18,6 @@ Nothing here relies on ``search_path``: every name carries its schema.
 from __future__ import annotations
 
 from millwheel.store.port.deploy import Deployment, DescribedGraph, Plan
-from millwheel.store.port.queries import QueryChange
 from millwheel.store.postgres.buckets import DROP_LOCK_MILLISECONDS, PostgresBuckets
 from millwheel.store.postgres.claims import PostgresClaims
 from millwheel.store.postgres.connections import Connections
@@ -88,12 +87,11 @@ class PostgresStore(
         shared: bool = False,
         back: bool = False,
         on_spark: OnSpark | None = None,
-        change: QueryChange | None = None,
     ) -> Deployment:
         connections = self.connections
         async with connections.connection() as connection, connection.transaction():
             deployment = await Deploy(
-                connection, connections.statements, connections.sequence, described, change
+                connection, connections.statements, connections.sequence, described
             ).run(stamp=stamp, bucket_high=bucket_high, shared=shared, back=back, on_spark=on_spark)
         ids = deployment.streams
         self._streams = {new.name: (ids[new.name], new.version) for new in described.streams}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +19,9 @@ from millwheel.cli.target import load_pipeline
 from millwheel.pipeline import Pipeline
 from millwheel.store.console.administration import drop_query
 from millwheel.store.console.migrate import require_version
+
+if TYPE_CHECKING:
+    from millwheel.services.live_queries import PreparedQuery
 
 LOADED_SECONDS = 30.0
 """Longest wait for workers; they look for changes every second."""
@@ -41,7 +46,9 @@ def submit(
     common: CommonOptions,
 ) -> None:
     """Add a query to a pipeline. Workers that run load it without a restart."""
-    _store(target, name or file.name.removesuffix(".sql"), file, reason, common, is_new=True)
+    name = name or file.name.removesuffix(".sql")
+    with _prepared(target, name, file, common, is_new=True) as (prepared, url):
+        _carry_out(prepared, url, reason)
 
 
 @command(query, "replace")
@@ -55,43 +62,46 @@ def replace(
     common: CommonOptions,
 ) -> None:
     """Give a query another text. State that fits it is kept."""
-    _store(target, name, file, reason, common, is_new=False, sure=yes)
-
-
-def _store(
-    target: str,
-    name: str,
-    file: Path,
-    reason: str,
-    common: CommonOptions,
-    *,
-    is_new: bool,
-    sure: bool = True,
-) -> None:
-    from millwheel.services import live_queries  # the engine: slow to import
-
-    text = text_of_file(file)
-    pipeline = load_pipeline(target)
-    with opened(common) as presence:
-        require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
-        prepared = live_queries.prepare(pipeline, presence.url, name, text, is_new=is_new)
+    with _prepared(target, name, file, common, is_new=False) as (prepared, url):
         if prepared.continued:
             say(f"continue with their state: {', '.join(prepared.continued)}")
         if prepared.removed:
             gone = ", ".join(prepared.removed)
             data = "with their state, their timers and records that are on their way to them"
+            say(f"do not fit, and are removed {data}: {gone}")
             confirm(
                 f"replacing query {name!r} removes {gone}, {data}",
                 f"Remove {gone}, {data}?",
-                sure=sure,
+                sure=yes,
             )
-            say(f"removed {data}: {gone}")
-        by = actor(reason)
-        generation = live_queries.carry_out(prepared, presence.url, by=by.name, reason=by.reason)
-        done = "submitted" if is_new else "replaced"
-        say(f"{done} query {name} of pipeline {pipeline.name}: generation {generation}")
-        say(f"steps: {', '.join(prepared.step.steps)}")
-        _wait(pipeline, presence.url, generation)
+        _carry_out(prepared, url, reason)
+
+
+@contextmanager
+def _prepared(
+    target: str, name: str, file: Path, common: CommonOptions, *, is_new: bool
+) -> Iterator[tuple[PreparedQuery, str]]:
+    """A query that is compiled and compared, and the URL of the open store."""
+    from millwheel.services.live_queries import prepare  # the engine: slow to import
+
+    text = text_of_file(file)
+    pipeline = load_pipeline(target)
+    with opened(common) as presence:
+        require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
+        yield prepare(pipeline, presence.url, name, text, is_new=is_new), presence.url
+
+
+def _carry_out(prepared: PreparedQuery, url: str, reason: str) -> None:
+    from millwheel.services.live_queries import carry_out
+
+    by, pipeline = actor(reason), prepared.queried.pipeline
+    generation = carry_out(prepared, url, by=by.name, reason=by.reason)
+    done = "submitted" if prepared.is_new else "replaced"
+    say(
+        f"{done} query {prepared.step.query.name} of pipeline {pipeline.name}: generation "
+        f"{generation}, steps {', '.join(prepared.step.steps)}"
+    )
+    _wait(pipeline, url, generation)
 
 
 def _wait(pipeline: Pipeline, url: str, generation: int) -> None:
@@ -148,6 +158,18 @@ def _as_json(one: Any) -> dict[str, Any]:
         "steps": stored.steps,
         "text": stored.text,
     }
+
+
+@command(query, "explain")
+def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
+    """Show the steps of a query: keys, windows, state and its bound, and when rows come out."""
+    from millwheel.services.live_queries import explained_query
+
+    pipeline = load_pipeline(target)
+    with opened(common) as presence:
+        require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
+        for line in explained_query(pipeline, presence.url, name):
+            say(line)
 
 
 @command(query, "drop")

@@ -56,7 +56,7 @@ async def deploy(
         back: the code is that of a former generation, and is to begin the next one.
         change: a change of the submitted queries, which the code has already.
     """
-    found = described(env.graph, env.settings.intervals)
+    found = described(env.graph, env.settings.intervals)._replace(change=change)
     plan = await env.patiently(lambda: env.store.plan(found))
     if plan.deployed is not None and not plan.is_refused:  # otherwise `Store.deploy` refuses it
         await try_migrations(env)
@@ -68,7 +68,6 @@ async def deploy(
             bucket_high=stamp + int(env.settings.bucket_seconds * 1e6),
             shared=env.is_shared or back or change is not None,
             back=back,
-            change=change,
         )
     )
 
