@@ -175,6 +175,15 @@ class LiveBank:
         )
         if not loaded.by_all:
             self.wrong.append(f"generation {generation}: {loaded}")
+        text = (
+            "SELECT pid FROM SCHEMA.worker WHERE NOT stopped AND lease_until > now() AND "
+            f"generation >= {generation}"
+        )
+        running = {one.pid for one in self.workers.running}
+        await self.until(
+            lambda: running <= {pid for (pid,) in self.workers.query(text)},
+            f"generation {generation} in the processes {running}",
+        )
 
     def numbers(self, name: str) -> Counter[int]:
         rows = self.workers.query(f"SELECT number FROM SCHEMA.{name}_copies")
@@ -194,7 +203,7 @@ class LiveBank:
         """Submit a query, replace it twice, and drop it when all rows are there."""
         await self.store(name, 1, is_new=True)
         first = self.sent
-        await asyncio.sleep(self._choice.uniform(0.3, 1.0))
+        await self.until(lambda: bool(self.numbers(name)), f"a first copy in {name}")
         same = await self.store(name, 1, is_new=False)
         await asyncio.sleep(self._choice.uniform(0.3, 1.0))
         changed = await self.store(name, 2, is_new=False)
@@ -211,11 +220,13 @@ class LiveBank:
             copies = self.numbers(name)
             self._check_copies(name, copies, range(first, last))
             await self.until(lambda: self._sums(name) == sums_of(copies), f"sums of {name}")
+            minutes = full_minutes(range(first, last - 1))
+            await self.until(lambda: minutes <= self._minutes(name), f"minutes of {name}")
             await self.drop(name)
         await asyncio.sleep(self._choice.uniform(0.3, 1.0))
         if self.numbers(name) != copies:
             self.wrong.append(f"{name} got rows after it was dropped")
-        self._check_minutes(name, range(first, last))
+        self._check_minutes(name, minutes)
 
     def _check_copies(self, name: str, copies: Counter[int], life: range) -> None:
         twice = [number for number, count in copies.items() if count > 1]
@@ -230,19 +241,21 @@ class LiveBank:
         rows = self.workers.query(f"SELECT account, payments, cents FROM SCHEMA.{name}_sums")
         return {account: (payments, int(cents)) for account, payments, cents in rows}
 
-    def _check_minutes(self, name: str, life: range) -> None:
+    def _minutes(self, name: str) -> set[int]:
+        rows = self.workers.query(f"SELECT minute FROM SCHEMA.{name}_minutes")
+        return {minute_of(minute) for (minute,) in rows}
+
+    def _check_minutes(self, name: str, full: set[int]) -> None:
         """Windows that begin and end in the query's lifetime have all of their payments, once."""
         rows = self.workers.query(f"SELECT minute, payments, cents FROM SCHEMA.{name}_minutes")
-        for minute, payments, cents in rows:
-            first = int((minute - START).total_seconds())
-            numbers = range(first, first + 60)
-            if numbers.start >= life.start and numbers.stop <= life.stop:
-                expected = 60, sum(payment(number).cents for number in numbers)
-                if (payments, int(cents)) != expected:
-                    self.wrong.append(f"{name}, {minute}: {payments, cents} in place of {expected}")
-        minutes = [minute for minute, _, _ in rows]
-        if len(minutes) != len(set(minutes)) or len(minutes) < (life.stop - life.start) // 60 - 3:
-            self.wrong.append(f"{name}: {len(minutes)} minutes of {life}")
+        for moment, payments, cents in rows:
+            minute = minute_of(moment)
+            numbers = range(minute * 60, minute * 60 + 60)
+            expected = 60, sum(payment(number).cents for number in numbers)
+            if minute in full and (payments, int(cents)) != expected:
+                self.wrong.append(f"{name}, {moment}: {payments, cents} in place of {expected}")
+        if len(rows) != len({moment for moment, _, _ in rows}):
+            self.wrong.append(f"{name} has minutes twice")
 
     async def check_balances(self) -> None:
         """The table of the code has all payments, once."""
@@ -255,6 +268,15 @@ class LiveBank:
         await self.until(found, f"balances of {self.sent} payments")
 
 
+def minute_of(moment: datetime) -> int:
+    return int((moment - START).total_seconds()) // 60
+
+
+def full_minutes(numbers: range) -> set[int]:
+    """The minutes of which all payments are among some numbers."""
+    return set(range(-(-numbers.start // 60), numbers.stop // 60))
+
+
 def sums_of(numbers: Counter[int]) -> dict[int, tuple[int, int]]:
     """Number and sum of some payments, by account."""
     found: dict[int, tuple[int, int]] = {}
@@ -265,9 +287,7 @@ def sums_of(numbers: Counter[int]) -> dict[int, tuple[int, int]]:
     return found
 
 
-async def run(
-    directory: Path, *, kills: int, seed: int, say: Callable[[str], None]
-) -> list[str]:
+async def run(directory: Path, *, kills: int, seed: int, say: Callable[[str], None]) -> list[str]:
     """Run queries until all kills are done; returns the differences."""
     choice = random.Random(seed)
     workers = await asyncio.to_thread(Workers, directory, NAME, TARGET)
@@ -280,11 +300,10 @@ async def run(
         bank.kills_left = kills
         writing = asyncio.create_task(bank.write())
         for round_ in itertools.count(1):
-            before = {one.pid for one in workers.running}
             await bank.live(f"life_{round_}")
-            say(f"{bank.sent} payments, {bank.kills_left} kills left: {len(bank.wrong)} differences")
-            stay = {one.pid for one in workers.running if one.poll() is None} & before
-            say(f"workers that have loaded all without a restart: {sorted(stay)}")
+            say(
+                f"{bank.sent} payments, {bank.kills_left} kills left: {len(bank.wrong)} differences"
+            )
             if not bank.kills_left or bank.wrong:
                 break
         async with bank.paused():
