@@ -2,7 +2,7 @@
 
 ``python -m tests.faults.live_queries [--kills 20]``
 
-A writer sends payments while two workers run. Queries are submitted, replaced by texts that continue
+A writer sends payments while two workers run. Queries are submitted, replaced by texts that keep
 their state, and dropped, while workers are killed. In the end the pipeline's own table must equal
 the sums of all payments, and the tables of the queries those of the payments of their lifetime.
 """
@@ -315,9 +315,10 @@ async def run(directory: Path, *, kills: int, seed: int, say: Callable[[str], No
             bank.wrong.append(f"workers ended by themselves: {ended}")
         if bank.wrong or workers.errors:
             bank.wrong.append(workers.tail())
-        return [*workers.errors, *bank.wrong]
     except MillwheelError as error:
         return [str(error), workers.tail()]
+    else:
+        return [*workers.errors, *bank.wrong]
     finally:
         await asyncio.to_thread(workers.end)
 
