@@ -370,3 +370,41 @@ def test_code_that_does_not_fit_a_query_is_refused(bank: BankDesk) -> None:
     assert worker.process.poll() is None
     bank.query("drop", "large", "--yes")
     assert "the name of a removed step" in bank.shell("plan", bank.target, code=4) or True
+
+
+def test_a_run_that_is_alone_goes_on_when_a_dropped_query_fences_it(bank: BankDesk) -> None:
+    """It finds the interval gone before it looks for changes of queries."""
+    bank.deploy(MODULE.replace("placement_seconds=0.3", "placement_seconds=60"))
+    bank.pay(10, 60)
+    running = bank.start("run")
+    bank.balances(10, 60)
+    running.end(signal.SIGINT)
+    bank.query("submit", bank.file("sums.sql", SUMS))
+    running = bank.start("run")
+    bank.pay(20, 70)
+    bank.until("SELECT cents FROM bank.sums ORDER BY cents", [(20,), (70,)])
+    bank.query("drop", "sums", "--yes")
+    bank.pay(30, 80)
+    bank.balances(60, 210)
+    running.until(lambda line: line["event"] == "loads_queries")
+    bank.pay(40, 90)
+    bank.balances(100, 300)
+    running.end(signal.SIGINT)
+
+
+def test_a_commit_on_the_wire_counts_once(bank: BankDesk) -> None:
+    """It waits for a lock when the worker loads a query: the worker takes over from itself, which
+    ends the commit, and the records run again."""
+    worker = bank.start()
+    bank.pay(10, 60)
+    bank.balances(10, 60)
+    with psycopg.connect(bank.shell.environment["MILLWHEEL_STORE"]) as connection:
+        connection.execute("SELECT FROM bank.balances FOR UPDATE")
+        bank.pay(20, 70)
+        while not connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
+            time.sleep(0.1)
+        said = bank.query("submit", bank.file("large.sql", LARGE))
+        assert "loaded by 1 worker" in said
+    bank.pay(30, 80)
+    bank.balances(60, 210)
+    assert worker.process.poll() is None
