@@ -112,7 +112,7 @@ def carry_out(prepared: PreparedQuery, url: str, *, by: str, reason: str) -> int
     change = QueryChange(
         "submit" if prepared.is_new else "replace",
         structs.replace(
-            query, steps=prepared.step.steps, targets=tuple(prepared.step.written), submitted_by=by
+            query, steps=prepared.step.steps, targets=prepared.step.targets, submitted_by=by
         ),
         prepared.removed,
         reason,

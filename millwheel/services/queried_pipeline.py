@@ -38,7 +38,9 @@ class QueriedStep:
     streams: frozenset[str]
     """Streams that the pipeline does not have without it."""
     written: Mapping[str, str]
-    """The streams that its statements write, by the names in its text."""
+    """The streams that its statements define or write, by the names in its text."""
+    targets: tuple[str, ...]
+    """Those of them that are no sources."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,10 @@ class QueriedPipeline:
             aliases |= written
             steps = tuple(node.name for node in with_it.nodes if node.name not in graph.by_name)
             streams = frozenset(with_it.streams.keys() - graph.streams.keys())
-            found.append(
-                QueriedStep(
-                    query, steps, streams, {name: stream.name for name, stream in written.items()}
-                )
-            )
+            sources = {node.writes[0].name for node in with_it.nodes if node.injection is not None}
+            names = {name: stream.name for name, stream in written.items()}
+            targets = tuple(name for name, stream in names.items() if stream not in sources)
+            found.append(QueriedStep(query, steps, streams, names, targets))
             graph = with_it
         graph.submitted = Submitted(revision, {one.query.name: one.steps for one in found})
         return Queried(pipeline, found)

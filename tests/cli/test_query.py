@@ -177,7 +177,7 @@ def test_workers_load_a_query_without_a_restart(bank: BankDesk) -> None:
     bank.until("SELECT cents FROM bank.large ORDER BY cents", [(70,), (80,)])
     assert bank.generation() == 3
     said = bank.query("drop", "large", "--yes")
-    assert "rows that it has written stay: large" in said
+    assert "tables that it has written stay, with their rows" in said
     bank.pay(40, 90)
     bank.balances(100, 300)
     bank.until(sums, [("ann", 3, 90), ("bob", 3, 240)])

@@ -261,11 +261,19 @@ class LiveBank:
         """The table of the code has all payments, once."""
         expected = sums_of(Counter(range(self.sent)))
 
-        def found() -> bool:
-            rows = self.workers.query("SELECT account, payments, cents FROM SCHEMA.balances")
-            return {row[0]: (row[1], row[2]) for row in rows} == expected
+        def rows_of(text: str) -> dict[int, tuple[int, int]]:
+            return {row[0]: (row[1], row[2]) for row in self.workers.query(text)}
 
-        await self.until(found, f"balances of {self.sent} payments")
+        table = "SELECT account, payments, cents FROM SCHEMA.balances"
+        await self.until(lambda: rows_of(table) == expected, f"balances of {self.sent} payments")
+        state = "SELECT account, payments, cents FROM SCHEMA.state_of_keep_balance"
+        found, kept = rows_of(table), rows_of(state)
+        self.wrong += [
+            f"account {account}: {found.get(account)} in the table, {kept.get(account)} in the "
+            f"state, in place of {wanted}"
+            for account, wanted in expected.items()
+            if not found.get(account) == kept.get(account) == wanted
+        ]
 
 
 def minute_of(moment: datetime) -> int:

@@ -193,4 +193,4 @@ def drop(
         )
         dropped = drop_query(presence.url, pipeline.name, name, actor=actor(reason))
     say(f"dropped query {name} of pipeline {pipeline.name}: {', '.join(dropped.steps)}")
-    say(f"rows that it has written stay: {', '.join(dropped.targets)}")
+    say("tables that it has written stay, with their rows")
