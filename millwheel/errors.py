@@ -16,6 +16,7 @@ except GraphError as error:
     │   ├── SparkRefused
     │   ├── SchemaBehind
     │   ├── DeployRefused
+    │   │   └── QueriesChanged
     │   ├── PooledStore
     │   └── PlacementRefused
     ├── CannotCarryOut
@@ -70,6 +71,7 @@ __all__ = [
     "PeerError",
     "PlacementRefused",
     "PooledStore",
+    "QueriesChanged",
     "SchemaBehind",
     "SendRefused",
     "SetAside",
@@ -131,6 +133,13 @@ class DeployRefused(UsageError):
     """The stored pipeline and this code do not agree; a guess would lose data."""
 
     exit_code = 4
+
+
+class QueriesChanged(DeployRefused):
+    """The store has other submitted queries than those that this code was built with (decision 81).
+
+    A worker reads them again. Code that runs without them must not be deployed in their place.
+    """
 
 
 class PooledStore(UsageError):

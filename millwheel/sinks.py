@@ -66,6 +66,7 @@ RESERVED_TABLES = frozenset(
         "placement_event",
         "placement_events",
         "production",
+        "query",
         "request",
         "seen_record",
         "seen_run",

@@ -37,6 +37,7 @@ COMMANDS = {
         "dead_letter_commands",
         "List, retry, export or discard records that failed for good.",
     ),
+    "query": ("query_commands", "Submit queries to a pipeline that runs, replace or drop them."),
     "spark": ("spark_commands", "Run a pipeline or its aggregates on Spark."),
     "remove": ("store_commands", "Delete computations and their state from a pipeline."),
     "drop": ("store_commands", "Drop a pipeline with its state, timers and results."),

@@ -20,10 +20,7 @@ def pipeline_of(path: Path) -> Pipeline:
         UsageError: the file cannot be read, or its name cannot name a pipeline.
         SqlError: a statement cannot be compiled.
     """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the file {str(path)!r} cannot be read: {error}") from error
+    text = text_of_file(path)
     name = path.name.removesuffix(SUFFIX)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(
@@ -33,6 +30,14 @@ def pipeline_of(path: Path) -> Pipeline:
     pipeline = Pipeline(name)
     add_queries(pipeline, text, ())
     return pipeline
+
+
+def text_of_file(path: Path) -> str:
+    """`UsageError` if the file cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the file {str(path)!r} cannot be read: {error}") from error
 
 
 def sources(pipeline: Pipeline) -> dict[str, str]:

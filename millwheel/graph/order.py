@@ -7,6 +7,7 @@ from millwheel.aggregates import Aggregate
 from millwheel.errors import GraphError
 from millwheel.graph.node import STATE_VIEWS, Node, Reading
 from millwheel.graph.relays import BundleDelivery
+from millwheel.graph.submitted import NOTHING_SUBMITTED
 from millwheel.sinks import Table
 from millwheel.streams import Stream
 
@@ -18,6 +19,8 @@ class Graph:
         self, name: str, nodes: Iterable[Node], aggregates: Iterable[Aggregate] = ()
     ) -> None:
         self.name = name
+        self.submitted = NOTHING_SUBMITTED
+        """Its queries that are in the store, and not in the code."""
         found = list(nodes)
         self.aggregates = list(aggregates)
         """Aggregates of its tables, which Spark makes outside the engine."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
 
 from millwheel.core.clock import Clock, SystemClock
-from millwheel.errors import StoreWentBack
+from millwheel.errors import DeployRefused, Fenced, QueriesChanged, StoreWentBack
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.environment import Environment, Options
 from millwheel.runtime.exchange.exchange import Exchange
@@ -65,6 +65,8 @@ class Engine:
             claims no interval by itself. None: this worker claims all intervals.
         worker: this worker's id, a UUID that no other worker has; None: a new one.
         process: measures the costs of this process.
+        renew: gives the pipeline with the queries that the store has; the engine runs it in place
+            of `pipeline`, and asks again whenever it starts over.
     """
 
     def __init__(
@@ -78,9 +80,11 @@ class Engine:
         network: Callable[[str], Network] | None = None,
         worker: str | None = None,
         process: Process | None = None,
+        renew: Callable[[], Awaitable[Pipeline]] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.graph = pipeline.graph()
+        self._renew = renew
         self.settings = pipeline.settings
         self.store = store
         self.clock = clock or SystemClock()
@@ -180,7 +184,7 @@ class Engine:
         self._ended.clear()
         try:
             await self.begin()
-        except StoreWentBack as error:
+        except (StoreWentBack, QueriesChanged) as error:
             await self._restarts.start_over(error)
         self._restarts.watch()
 
@@ -193,11 +197,12 @@ class Engine:
         self.observer = self.exchange.observer = observer
 
     async def begin(self) -> None:
+        await self._take_queries()
         env = self.env
         incarnation = await env.patiently(self.store.incarnation)
         # Listen first: a worker that cannot be reached must not begin a generation.
         address = "" if self._network is None else await self._listen(self._network, incarnation)
-        deployment = await deploy(env)
+        deployment = await self._deploy()
         env.generation, env.rekeyed = deployment.generation, deployment.rekeyed
         log_changes(env, deployment)
         log_rekeyed(env, deployment)
@@ -215,6 +220,23 @@ class Engine:
         self._start_services()
         self.started = True
         self.log.info("started", intervals=len(self.intervals), generation=deployment.generation)
+
+    async def _deploy(self) -> Deployment:
+        try:
+            return await deploy(self.env)
+        except QueriesChanged as error:
+            if self._renew is None:
+                raise DeployRefused(str(error)) from error
+            raise
+
+    async def _take_queries(self) -> None:
+        """Take the graph with the queries that the store has now."""
+        if self._renew is None:
+            return
+        pipeline = await self.env.patiently(self._renew)
+        if pipeline is not self.pipeline:
+            self.pipeline, self.graph = pipeline, pipeline.graph()
+            self._build()
 
     async def _listen(self, network: Network, incarnation: str) -> str:
         """Adopts the store's clock too; returns this worker's address."""
@@ -333,6 +355,21 @@ class Engine:
             if interval.part_file is not None:
                 interval.part_file.close()
 
+    def reload(self) -> None:
+        """Continue as the generation of the store's queries: a takeover from oneself."""
+        self._restarts.wanted(QueriesChanged("queries were submitted, replaced or dropped"))
+
+    async def are_queries_changed(self) -> bool:
+        stored = await self.env.patiently(self.store.queries_revision)
+        return self._renew is not None and stored != self.graph.submitted.revision
+
+    async def commit_finished_work(self) -> None:
+        """Read no more rows, and commit finished work: records that wait run again later."""
+        for task in self.exchange.source_tasks:
+            await task.stop()
+        await self.lane.stop_running()
+        await self.lane.committer.finish()
+
     async def drop_and_forget(self) -> None:
         self.started = False
         if self.courier is not None:  # first: no message from before the store went back may pass
@@ -376,9 +413,12 @@ class Engine:
         """Stop with an error; only the first one counts.
 
         `StoreWentBack` is no failure: the engine starts over or, while stopping, ends without
-        another commit.
+        another commit. A worker that is alone may be fenced by a query that was dropped.
         """
-        if isinstance(error, StoreWentBack):
+        is_alone = self._network is None
+        if isinstance(error, StoreWentBack) or (
+            isinstance(error, Fenced) and is_alone and self._renew is not None
+        ):
             self._restarts.wanted(error)
             if self.stopping:
                 self._failed.set()

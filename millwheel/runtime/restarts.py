@@ -1,15 +1,17 @@
-"""Starting over, when the store may have lost its newest commits (decision 40).
+"""Starting over, when the store may have lost its newest commits (decision 40), or when its queries
+have changed (decision 81).
 
 A worker's memory reflects commits: ACKs, sent productions, published watermarks, seen ids, cached
 state. After a crash of the server, or the promotion of a lagging standby, the store may be an
 earlier consistent cut. So the worker acts as after a crash of its own: it drops everything and
-starts from the store.
+starts from the store. A change of queries takes the same way, after a moment in which finished work
+is committed: the worker takes its intervals over from itself, with another graph.
 
 ::
 
-    running ──StoreWentBack──▶ dropping ──▶ forgotten ──▶ starting ──▶ running
-                                  ▲                          │
-                                  └── StoreWentBack, StoreUnavailable (with patience)
+    running ──StoreWentBack, QueriesChanged──▶ dropping ──▶ forgotten ──▶ starting ──▶ running
+                                                  ▲                          │
+                                  the same, StoreUnavailable (with patience) ┘
 
 The process, its worker id, its address and its probes stay.
 """
@@ -17,14 +19,21 @@ The process, its worker id, its address and its probes stay.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias
 
 from millwheel.core.backoff import Backoff
 from millwheel.core.clock import Clock
-from millwheel.errors import StoreUnavailable, StoreWentBack
+from millwheel.errors import Fenced, QueriesChanged, StoreUnavailable, StoreWentBack
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.process.tasks import end
+from millwheel.runtime.process.tasks import end, within
 from millwheel.settings import Settings
+
+FINISH_SECONDS = 2.0
+"""Longest wait for commits before queries are loaded; the rest of the work is done again."""
+
+Reason: TypeAlias = StoreWentBack | QueriesChanged | Fenced
+"""`Fenced`: a worker that is alone has lost an interval, which a dropped query explains."""
 
 
 class Restartable(Protocol):
@@ -37,6 +46,12 @@ class Restartable(Protocol):
 
     async def begin(self) -> None: ...
 
+    async def are_queries_changed(self) -> bool:
+        """Whether the store has other queries than the graph."""
+
+    async def commit_finished_work(self) -> None:
+        """Take no more work, and return when the finished one is durable."""
+
     async def drop_and_forget(self) -> None:
         """Stop as in a crash, and drop everything in memory that is not in the store."""
 
@@ -47,12 +62,12 @@ class Restarts:
     def __init__(self, engine: Restartable) -> None:
         self._engine = engine
         self._wanted = asyncio.Event()
-        self._reason: StoreWentBack | None = None
+        self._reason: Reason | None = None
         self._watching: asyncio.Task[None] | None = None
         self.under_way = False
         """Parts of the engine are dropped, or not started yet."""
 
-    def wanted(self, reason: StoreWentBack) -> None:
+    def wanted(self, reason: Reason) -> None:
         self._reason = reason
         self._wanted.set()
 
@@ -74,22 +89,17 @@ class Restarts:
                 self._engine.fail(error)
                 return
 
-    async def start_over(self, reason: StoreWentBack) -> None:
+    async def start_over(self, reason: Reason) -> None:
         """`MillwheelError` if the engine cannot start, or not within `store_patience_seconds`."""
         engine = self._engine
-        engine.log.warning(
-            "starts_over",
-            reason=str(reason),
-            intervals=len(engine.intervals),
-            what_it_means=(
-                "the worker drops everything in memory and claims its intervals again, as "
-                "after a crash: work that the server has lost is done again"
-            ),
-            what_to_do=(
-                "nothing, if the server's crash or failover was expected; docs/deploy says how "
-                "to keep a failover from losing commits"
-            ),
-        )
+        if isinstance(reason, StoreWentBack):
+            self._warn(reason)
+        elif isinstance(reason, Fenced) and not await engine.are_queries_changed():
+            raise reason
+        else:
+            engine.log.info("loads_queries", intervals=len(engine.intervals))
+            with suppress(TimeoutError):
+                await within(engine.clock, FINISH_SECONDS, engine.commit_finished_work())
         self.under_way = True
         patience = engine.settings.store_patience_seconds
         backoff = Backoff(engine.clock, patience=patience)
@@ -98,7 +108,7 @@ class Restarts:
             self._wanted.clear()  # tasks that ended in the meantime may have had the same error
             try:
                 await engine.begin()
-            except (StoreUnavailable, StoreWentBack) as error:
+            except (StoreUnavailable, StoreWentBack, QueriesChanged) as error:
                 if backoff.is_over:
                     raise StoreUnavailable(
                         f"the worker could not start over within {patience:.0f} s: {error}. "
@@ -109,6 +119,21 @@ class Restarts:
                 break
             await backoff.wait()
         self.under_way = False
+
+    def _warn(self, reason: StoreWentBack) -> None:
+        self._engine.log.warning(
+            "starts_over",
+            reason=str(reason),
+            intervals=len(self._engine.intervals),
+            what_it_means=(
+                "the worker drops everything in memory and claims its intervals again, as "
+                "after a crash: work that the server has lost is done again"
+            ),
+            what_to_do=(
+                "nothing, if the server's crash or failover was expected; docs/deploy says how "
+                "to keep a failover from losing commits"
+            ),
+        )
 
     async def close(self) -> None:
         if self._watching is not None:

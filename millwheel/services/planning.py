@@ -12,6 +12,7 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.ownership.deploying import deploy, described
 from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.services.hosting import opened
+from millwheel.services.queried_pipeline import with_queries
 from millwheel.store.port.deploy import Deployment, Plan
 from millwheel.store.port.states import OldState
 from millwheel.store.rules.changes import kinds
@@ -30,7 +31,7 @@ def plan(pipeline: Pipeline, url: str) -> Plan:
 
 async def _plan(pipeline: Pipeline, url: str) -> Plan:
     async with opened(pipeline, url) as store:
-        env = Engine(pipeline, store).env
+        env = Engine(await with_queries(pipeline, store), store).env
         found = await store.plan(described(env.graph, env.settings.intervals))
         if found.deployed is not None and not found.is_refused:
             await try_migrations(env)
@@ -63,7 +64,7 @@ def roll_back(pipeline: Pipeline, url: str) -> Deployment:
 
 async def _roll_back(pipeline: Pipeline, url: str) -> Deployment:
     async with opened(pipeline, url) as store:
-        env = Engine(pipeline, store).env
+        env = Engine(await with_queries(pipeline, store), store).env
         found = await store.plan(described(env.graph, env.settings.intervals))
         if found.older is None:
             raise UsageError(

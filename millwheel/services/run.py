@@ -17,6 +17,7 @@ from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.http import HttpService
 from millwheel.services.observed import EngineObserved
+from millwheel.services.reloading import LoadedQueries
 
 Outcome = Literal["complete", "nothing to do", "stopped"]
 
@@ -77,6 +78,7 @@ class Run:
         stop = stop or asyncio.Event()
         began = self._clock.monotonic()
         async with opened(self._pipeline, self._url) as store:
+            queries = LoadedQueries(self._pipeline, store)
             engine = Engine(
                 self._pipeline,
                 store,
@@ -86,7 +88,9 @@ class Run:
                     accept_late=self._accept_late,
                     inject_copies=self._inject_copies,
                 ),
+                renew=queries.pipeline,
             )
+            engine.attend(queries.watch, "queries")
             observed = EngineObserved(engine)  # before the start, which already counts records
             async with (
                 nullcontext() if self._http is None else HttpService(observed, self._http),
@@ -97,7 +101,7 @@ class Run:
                 ),
             ):
                 if await unless(stop, engine.start()):
-                    await engine.run(stop, until_done=self._pipeline.bounded)
+                    await engine.run(stop, until_done=engine.pipeline.bounded)
         found = engine.progress()
         return Summary(
             self._pipeline.name,

@@ -20,6 +20,7 @@ from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.http import HttpService
 from millwheel.services.http_access import certificate_in_use
 from millwheel.services.observed import EngineObserved
+from millwheel.services.reloading import LoadedQueries
 from millwheel.services.tcp import Tcp, Tls
 from millwheel.store.port import Store
 
@@ -94,13 +95,16 @@ class PipelineWorker:
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(opened(self._pipeline, self._url))
             secret = await self._peers.secret_of(store)  # before anything listens
+            queries = LoadedQueries(self._pipeline, store)
             engine = Engine(
                 self._pipeline,
                 store,
                 clock=self._clock,
                 options=self._options,
                 network=partial(self._network, secret),
+                renew=queries.pipeline,
             )
+            engine.attend(queries.watch, "queries")
             certificates = self._certificates()
             if self._http is not None:
                 service = HttpService(EngineObserved(engine, certificates), self._http)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
 
 from millwheel.errors import SqlError
+from millwheel.graph.labels import free_name
 from millwheel.graph.node import Node, OnFailure
 from millwheel.sinks import Sink
 from millwheel.sources import Source
@@ -30,6 +32,7 @@ class Extensible(Protocol):
         *,
         timestamp: Callable[[Any], datetime] | None = None,
         lateness: timedelta = timedelta(0),
+        name: str | None = None,
     ) -> None: ...
 
     def add(
@@ -50,15 +53,24 @@ class Adding:
     """Adds statements, each of which may use the definitions of those before it.
 
     Args:
-        streams: streams that are not in the pipeline yet.
+        streams: streams that are not in the pipeline yet, or that it has under other names, by the
+            name that statements use.
+        avoided: names of former steps and streams, which new ones do not get.
     """
 
     def __init__(
-        self, pipeline: Extensible, streams: Sequence[Stream[Any]], on_error: OnFailure
+        self,
+        pipeline: Extensible,
+        streams: Mapping[str, Stream[Any]],
+        on_error: OnFailure,
+        avoided: Collection[str] = (),
     ) -> None:
         self._pipeline = pipeline
-        self._streams = {**streams_of(pipeline), **{stream.name: stream for stream in streams}}
-        self._names = set(pipeline.nodes)
+        self._streams = {**streams_of(pipeline), **streams}
+        self._names = {*pipeline.nodes, *avoided}
+        self._avoided = frozenset(avoided)
+        self.written: dict[str, Stream[Any]] = {}
+        """The streams that statements write, or read from a source, by the name in the text."""
         self._tables: dict[str, DefinedTable] = {}
         self._unwritten: dict[str, Place] = {}
         """Tables without an INSERT so far, and where they are defined."""
@@ -100,12 +112,16 @@ class Adding:
 
     def _source(self, statement: s.CreateSource) -> Stream[Any]:
         self._check_new(statement)
-        stream, source, time = stream_of(statement), source_of(statement), event_time(statement)
-        times: dict[str, Any] = {}
+        named = replace(statement, name=self._free(statement.name))
+        stream, source, time = stream_of(named), source_of(named), event_time(named)
+        given: dict[str, Any] = {}
         if time is not None:
-            times = {"timestamp": time.timestamp, "lateness": time.lateness}
-        self._actions.append(partial(self._pipeline.inject, stream, source, **times))
-        self._streams[stream.name] = stream
+            given = {"timestamp": time.timestamp, "lateness": time.lateness}
+        if self._avoided:
+            given["name"] = free_name(f"{stream.name}_injector", self._names)
+            self._names.add(given["name"])
+        self._actions.append(partial(self._pipeline.inject, stream, source, **given))
+        self._streams[statement.name] = self.written[statement.name] = stream
         return stream
 
     def _sink(self, statement: s.CreateSink) -> None:
@@ -119,10 +135,17 @@ class Adding:
         sink = sink_of(statement, stream)
         self._actions.append(partial(self._pipeline.sink, stream, sink))
 
+    def _free(self, name: str) -> str:
+        """The name of a stream, which is not one to avoid."""
+        return free_name(name, {*self._avoided, *self._streams}) if name in self._avoided else name
+
     def _insert(self, statement: s.Insert) -> Stream[Any]:
-        table = self._tables.get(statement.target or "")
-        if table is not None and statement.target not in self._streams:
-            self._streams[table.sink.name] = Stream(table.sink.name, table.row_type)
+        name = statement.target or ""
+        table = self._tables.get(name)
+        if table is not None and name not in self._streams:
+            self._streams[name] = Stream(self._free(name), table.row_type)
+        if name and name not in self._streams:
+            statement = replace(statement, target=self._free(name))
         planned = Planner(self._streams, self._names).insert(statement, table)
         for step in planned.steps:
             self._names.add(step.name)
@@ -133,9 +156,9 @@ class Adding:
                 )
             )  # fmt: skip
         result = planned.result
-        self._streams[result.name] = result
+        self._streams[name] = self.written[name] = result
         self._streams.update({stream.name: stream for stream in planned.late})
-        if table is not None and self._unwritten.pop(result.name, None) is not None:
+        if table is not None and self._unwritten.pop(name, None) is not None:
             self._actions.append(partial(self._pipeline.sink, result, table.sink))
         return result
 
@@ -161,7 +184,34 @@ def add_queries(
     Raises:
         SqlError: one cannot be compiled.
     """
-    adding = Adding(pipeline, streams, on_error)
+    adding = Adding(pipeline, {stream.name: stream for stream in streams}, on_error)
+    return _added(adding, text)
+
+
+def add_submitted(
+    pipeline: Extensible,
+    text: str,
+    streams: Mapping[str, Stream[Any]],
+    avoided: Collection[str],
+    *,
+    on_error: OnFailure,
+) -> dict[str, Stream[Any]]:
+    """Add a query that was submitted to a pipeline; gives the streams that it defines or writes, by
+    the names in its text.
+
+    Args:
+        streams: those of other queries, by the names in their texts.
+        avoided: names of former steps and streams, which new ones do not get.
+
+    Raises:
+        SqlError: a statement cannot be compiled.
+    """
+    adding = Adding(pipeline, streams, on_error, avoided)
+    _added(adding, text)
+    return adding.written
+
+
+def _added(adding: Adding, text: str) -> list[Stream[Any]]:
     defined = [adding.add(statement) for statement in parse(text)]
     found = [stream for stream in defined if stream is not None]
     if not found:

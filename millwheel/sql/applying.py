@@ -11,8 +11,8 @@ from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
 from millwheel.sql.aggregate_forms import NEVER_NULL, check_form
 from millwheel.sql.catalog import POLYMORPHIC, Ambiguous, Catalog, Signature, resolved
+from millwheel.sql.constant_parts import folded
 from millwheel.sql.converting import Converter, is_available
-from millwheel.sql.folding import folded
 from millwheel.sql.functions import GIVEN_AS, implementation_of
 from millwheel.sql.functions.registry import AS_ARGUMENT, AS_JSONB, OUTPUT, Implementation
 from millwheel.sql.place import Place, fail

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import psycopg
 from psycopg.conninfo import make_conninfo
 
@@ -15,18 +14,14 @@ from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.console.views import refuse_lookalikes
+from millwheel.store.port.queries import StoredQueries, SubmittedQuery, find_query
 from millwheel.store.postgres.processes import is_dead
+from millwheel.store.postgres.queries import queries_of
+from millwheel.store.postgres.removal import ATTEMPTS, Removal
 from millwheel.store.postgres.statements import READ_COMMITTED, Statements
 from millwheel.store.postgres.translation import unreached
-from millwheel.store.rules.code import Code
-from millwheel.store.rules.generations import refuse_with_members, without
 
 LOCK_SECONDS = 10
-
-OWNER_LOCK_MILLISECONDS = 500
-"""A commit of a live owner releases its interval sooner."""
-
-ATTEMPTS = 20
 
 SLOTS_AT_A_TIME = 1024
 
@@ -169,15 +164,67 @@ def remove_computations(
             records of it, or a worker that has the pipeline to itself is running.
         StoreUnavailable: a commit holds an interval for too long.
     """
-    ids = _take_away(url, pipeline, names, actor)
+    return delete_removed(url, pipeline, _take_away(url, pipeline, names, actor))
+
+
+def delete_removed(url: str, pipeline: str, ids: Sequence[int]) -> int:
+    """Delete state and timers of removed nodes step by step; returns the number of rows."""
     statements = Statements(pipeline)
     deleted = 0
     for low in range(0, SLOTS, SLOTS_AT_A_TIME):
-        which = {"slot_from": low, "slot_to": low + SLOTS_AT_A_TIME, "computations": ids}
+        which = {"slot_from": low, "slot_to": low + SLOTS_AT_A_TIME, "computations": list(ids)}
         with transaction(url) as connection:
             for name in ("delete_states", "delete_timers"):
                 deleted += connection.execute(statements.get(name), which).rowcount
     return deleted
+
+
+def drop_query(url: str, pipeline: str, name: str, *, actor: Actor = UNNAMED) -> SubmittedQuery:
+    """Remove the steps of a submitted query, as `remove_computations` does; workers notice it.
+
+    Raises:
+        UsageError: there is no such query, or a remaining node needs its steps.
+        StoreUnavailable: a commit holds an interval for too long.
+    """
+    statements = Statements(pipeline)
+    with transaction(url) as connection:
+        _lock(connection, statements, pipeline)
+        query = find_query(queries_of_pipeline(connection, statements), name)
+
+        def take_away() -> list[int]:
+            removed = _begin_without(connection, statements, pipeline, list(query.steps))
+            connection.execute(statements.get("drop_query"), {"name": name})
+            Asking(connection, pipeline).note(actor, "drop query", {"query": name})
+            return removed
+
+        removed = _attempted(connection, query.steps, take_away)
+    delete_removed(url, pipeline, removed)
+    return query
+
+
+def queries_of_pipeline(
+    connection: psycopg.Connection[Any], statements: Statements
+) -> StoredQueries:
+    row = connection.execute(statements.get("stored_queries")).fetchone()
+    assert row is not None
+    return queries_of(row)
+
+
+def _attempted(
+    connection: psycopg.Connection[Any], names: Sequence[str], change: Callable[[], list[int]]
+) -> list[int]:
+    """Make a change that waits for commits of owners; it is repeated if one holds its interval for
+    long."""
+    for _ in range(ATTEMPTS):
+        try:
+            with connection.transaction():
+                return change()
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            pass
+    raise StoreUnavailable(
+        f"a commit that does not end holds an interval of {', '.join(names)}, maybe of a "
+        "process that was stopped; nothing was removed"
+    )
 
 
 def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[int]:
@@ -188,6 +235,7 @@ def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[
         left = sorted({*names} - {name for _, name in found})
         if not left:
             return [id_ for id_, _ in found]
+        _refuse_steps_of_queries(connection, statements, pipeline, left)
         for host, pid, pid_started in connection.execute(statements.get("lone_workers")):
             if not is_dead(host, pid, pid_started):
                 raise UsageError(
@@ -195,60 +243,38 @@ def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[
                     "which has the pipeline to itself and would not notice. Stop that one first; "
                     "nothing was removed"
                 )
-        for _ in range(ATTEMPTS):
-            try:
-                with connection.transaction():
-                    removed = _begin_without(connection, statements, pipeline, left)
-                    Asking(connection, pipeline).note(actor, "remove", {"computations": left})
-                    return [*removed, *(id_ for id_, _ in found)]
-            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-                pass
-        raise StoreUnavailable(
-            f"a commit that does not end holds an interval of {', '.join(left)}, maybe of a "
-            "process that was stopped; nothing was removed"
+        removed = _attempted(
+            connection, left, lambda: _begin_without(connection, statements, pipeline, left)
         )
+        Asking(connection, pipeline).note(actor, "remove", {"computations": left})
+        return [*removed, *(id_ for id_, _ in found)]
+
+
+def _refuse_steps_of_queries(
+    connection: psycopg.Connection[Any], statements: Statements, pipeline: str, names: list[str]
+) -> None:
+    for query in queries_of_pipeline(connection, statements).queries:
+        steps = sorted({*query.steps} & {*names})
+        if steps:
+            raise UsageError(
+                f"{', '.join(steps)} of pipeline {pipeline!r} belong to the submitted query "
+                f"{query.name!r}: millwheel query drop MODULE:PIPELINE {query.name}. Nothing was "
+                "removed"
+            )
 
 
 def _begin_without(
     connection: psycopg.Connection[Any], statements: Statements, pipeline: str, names: list[str]
 ) -> list[int]:
-    history = connection.execute(statements.get("deployed")).fetchall()
-    if not history:
-        raise UsageError(f"pipeline {pipeline!r} was never run: there is nothing to remove")
-    number, code = history[-1]
-    left = without(pipeline, msgspec.json.decode(code, type=Code), names)
-    connection.execute(statements.get("set_lock_timeout"), {"lock": f"{OWNER_LOCK_MILLISECONDS}ms"})
-    connection.execute(
-        statements.get("begin_generation"),
-        {"number": number + 1, "code": msgspec.json.encode(left).decode()},
-    )
-    ids = [
-        id_
-        for (id_,) in connection.execute(statements.get("remove_computations"), {"names": names})
-    ]
-    _hold_intervals(connection, statements, ids)
-    which = {"computations": ids, "names": names}
-    text = statements.get("bundles_in_the_way", latest_commits="latest_commits")
-    refuse_with_members(pipeline, connection.execute(text, which).fetchall())
-    text = statements.get("remove_intervals", latest_commits="latest_commits")
-    connection.execute(text, which)
-    connection.execute(statements.get("refuse_requests"), which)
-    connection.execute(statements.get("release_letters"), which)
-    return ids
-
-
-def _hold_intervals(
-    connection: psycopg.Connection[Any], statements: Statements, ids: list[int]
-) -> None:
-    """Lock all intervals of nodes. Repeats until it finds no new ones: a split, merge or claim that
-    the lock waited for has made intervals or logs that only a later statement sees."""
-    held = None
+    steps = Removal(statements, pipeline, names).run()
+    text, params = next(steps)
     while True:
-        text = statements.get("hold_intervals")
-        found = connection.execute(text, {"computations": ids}).fetchall()
-        if found == held:
-            return
-        held = found
+        cursor = connection.execute(text, params)
+        rows = cursor.fetchall() if cursor.description is not None else []
+        try:
+            text, params = steps.send(rows)
+        except StopIteration as end:
+            return list(end.value)
 
 
 def _lock(connection: psycopg.Connection[Any], statements: Statements, pipeline: str) -> None:

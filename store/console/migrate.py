@@ -17,7 +17,7 @@ from millwheel.store.address import StoreAddress
 from millwheel.store.postgres.statements import READ_COMMITTED, composed, text_of
 from millwheel.store.postgres.translation import unreached
 
-HEAD = "0019"
+HEAD = "0020"
 """The newest revision in ``migrations/versions``; a test compares both."""
 
 FIRST = "0008"

@@ -16,11 +16,11 @@ def pause(tables: Tables, injectors: Sequence[str]) -> None:
     tables.paused = set(injectors)
 
 
-def remove(tables: Tables, names: list[str]) -> None:
+def remove(tables: Tables, names: list[str], *, are_replaced: bool = False) -> None:
     """`UsageError` if there is no such node, a remaining node needs it, or an open numbered bundle
     has records of it."""
     newest = tables.generations[-1]
-    code = without(tables.pipeline, newest.code, names)
+    code = without(tables.pipeline, newest.code, names, are_replaced=are_replaced)
     gone = {tables.computations[name].id for name in names}
     refuse_with_members(tables.pipeline, _bundles_in_the_way(tables, gone))
     tables.generations.append(Generation(newest.number + 1, code))

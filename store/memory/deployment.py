@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 
 from millwheel.core.model import MIN_TIME
+from millwheel.store.memory import administration
 from millwheel.store.memory.sink_tables import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.memory.views import pending_productions
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
+from millwheel.store.port.queries import QueryChange, StoredQueries
 from millwheel.store.rules.changes.key_changes import rekeyed
 from millwheel.store.rules.changes.obstacles import Obstacles
 from millwheel.store.rules.code import Generation, present_names
@@ -71,6 +74,27 @@ def deploy(
     )
     deployment.add_former_names(former)
     return deployment
+
+
+def remove(tables: Tables, change: QueryChange | None) -> list[int]:
+    """Remove the steps that a change of queries takes away; returns their ids."""
+    if change is None or not change.removes:
+        return []
+    names = list(change.removes)
+    administration.remove(tables, names, are_replaced=change.verb == "replace")
+    return [tables.computations[name].id for name in names]
+
+
+def note_change(tables: Tables, change: QueryChange | None, generation: int) -> None:
+    if change is None:
+        return
+    query = structs.replace(change.query, generation=generation)
+    before = tables.queries.queries
+    if change.verb == "submit":
+        after = (*before, query)
+    else:
+        after = tuple(query if one.name == query.name else one for one in before)
+    tables.queries = StoredQueries(tables.queries.revision + 1, after)
 
 
 def _begun(tables: Tables) -> set[str]:

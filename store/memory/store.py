@@ -13,6 +13,7 @@ from millwheel.store.memory.claims import MemoryClaims
 from millwheel.store.memory.database import run_statements
 from millwheel.store.memory.inbox import MemoryInbox
 from millwheel.store.memory.lane import MemoryLane
+from millwheel.store.memory.queries import MemoryQueries
 from millwheel.store.memory.records import MemoryRecords
 from millwheel.store.memory.requests import MemoryRequests
 from millwheel.store.memory.states import MemoryStates
@@ -20,6 +21,7 @@ from millwheel.store.memory.views import MemoryViews
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.deploy import Deployment, DescribedGraph, Plan
 from millwheel.store.rules.generations import planned
+from millwheel.store.rules.queries import refuse_other_queries
 
 Saved = tuple[dict[str, Any], dict[str, Any]]
 
@@ -29,6 +31,7 @@ class MemoryStore(
     MemoryRecords,
     MemoryStates,
     MemoryBuckets,
+    MemoryQueries,
     MemoryInbox,
     MemoryRequests,
     MemoryViews,
@@ -92,10 +95,14 @@ class MemoryStore(
         back: bool = False,
     ) -> Deployment:
         await self._called("deploy")
+        refuse_other_queries(self.tables.pipeline, self.tables.queries, described)
+        removed = deployment.remove(self.tables, described.change)
         found = deployment.deployed(
             self.tables, self._sinks, described, self._others(shared), back=back
         )
         deployed = deployment.deploy(self.tables, self._sinks, found, described, stamp, bucket_high)
+        deployed.removed = removed
+        deployment.note_change(self.tables, described.change, deployed.generation)
         self._versions = {stream.name: stream.version for stream in described.streams}
         return deployed
 

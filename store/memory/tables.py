@@ -18,6 +18,7 @@ from millwheel.errors import InvariantBroken
 from millwheel.store.port.buckets import Bucket
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.placement import KEEP_EVENTS, IntervalRow, NodeKind
+from millwheel.store.port.queries import StoredQueries
 from millwheel.store.port.records import StoredProduction
 from millwheel.store.port.requests import BlockingItem, DeadLetter
 from millwheel.store.port.states import StateChange, StateRun, TimerChange
@@ -171,6 +172,7 @@ class Tables:
         self.computations: dict[str, ComputationRow] = {}
         """Includes removed ones."""
         self.streams: dict[str, int] = {}
+        self.queries = StoredQueries(0, ())
         self.paused: set[str] = set()
         self.workers: dict[str, WorkerRow] = {}
         self.liveness = LivenessLocks()

@@ -14,6 +14,7 @@ from millwheel.store.port.commit import StoreLane
 from millwheel.store.port.deploy import StoreDeploys
 from millwheel.store.port.inbox import StoreInbox
 from millwheel.store.port.placement import StorePlacements
+from millwheel.store.port.queries import StoreQueries
 from millwheel.store.port.records import StoreRecords
 from millwheel.store.port.requests import StoreRequests
 from millwheel.store.port.states import StoreStates
@@ -22,6 +23,7 @@ from millwheel.store.port.workers import StoreWorkers
 
 class Store(
     StoreDeploys,
+    StoreQueries,
     StoreWorkers,
     StoreClaims,
     StorePlacements,

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import msgspec
+
+_QUOTED = re.compile(r"'(\w+)'")
 
 
 class ChangeVerdict(Enum):
@@ -52,6 +55,11 @@ class CodeChange:
     @property
     def refuses(self) -> bool:
         return self.kind.verdict.refuses
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names in `where`: of the node, the stream or the table, and of its parts."""
+        return frozenset(_QUOTED.findall(self.where))
 
     @property
     def title(self) -> str:

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from millwheel.core.extractors import Keys
+from millwheel.graph.submitted import NOTHING_SUBMITTED, Submitted
 from millwheel.sinks import Table
 from millwheel.store.port.change import CodeChange
 from millwheel.store.port.placement import IntervalRow, NodeKind
+from millwheel.store.port.queries import QueryChange
 from millwheel.store.port.state_shape import StateShape
 from millwheel.store.port.states import OldState
 
@@ -25,6 +27,8 @@ class Deployment:
     """The differences that this deploy has taken."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
     """Computations and their input streams with key extractors that this deploy has changed."""
+    removed: Sequence[int] = ()
+    """Computations that a change of queries has removed; their state is still there."""
     is_first: bool = True
     """The first deploy was in this incarnation of the server: none of the pipeline's commits is
     lost."""
@@ -78,6 +82,10 @@ class DescribedGraph(NamedTuple):
     nodes: list[NodeDeploy]
     streams: list[StreamDeploy]
     tables: list[Table[Any]]
+    submitted: Submitted = NOTHING_SUBMITTED
+    """Its queries that are not in the code."""
+    change: QueryChange | None = None
+    """A change of these queries, which the deploy stores; the graph has it already."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,12 @@ class Plan:
     """The code is this former generation."""
     in_the_way: Sequence[OldState] = ()
     """Some stored values of newer versions, which this code cannot read."""
+    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Columns and their types of the tables of its sinks that exist."""
+    is_newest: bool = False
+    """The code, with its queries, is that of the newest generation."""
+    is_own_code_newest: bool = False
+    """Apart from submitted queries it is that code."""
 
     @property
     def is_refused(self) -> bool:
@@ -117,6 +131,7 @@ class StoreDeploys(Protocol):
         Raises:
             DeployRefused: another graph is stored under this name, or a type changed without a
                 migration.
+            QueriesChanged: the store has other queries than those that the code was built with.
         """
         ...
 

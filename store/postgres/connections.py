@@ -235,8 +235,8 @@ class Connections:
             return self._incarnations.known
 
     def begin_again(self) -> None:
-        self._incarnations.begin_again()
-        self.lanes.clear()  # their server processes ended with their incarnation
+        if self._incarnations.begin_again():
+            self.lanes.clear()  # their server processes ended with their incarnation
         for connection, backend in list(self._pool_backends):
             if self._incarnation_of[connection] != self._incarnations.known:
                 self._pool_backends.remove((connection, backend))

@@ -19,11 +19,14 @@ from psycopg.types.json import Jsonb
 
 from millwheel.core.columns import Column
 from millwheel.core.model import MIN_TIME
-from millwheel.errors import DeployRefused
+from millwheel.errors import DeployRefused, StoreUnavailable
 from millwheel.sinks import Table
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, Plan
 from millwheel.store.port.placement import ELSEWHERE, IntervalRow
+from millwheel.store.port.queries import StoredQueries
 from millwheel.store.postgres.buckets import create_bucket, newest_commit_table
+from millwheel.store.postgres.queries import queries_of
+from millwheel.store.postgres.removal import ATTEMPTS, Removal
 from millwheel.store.postgres.state_views import keep_state_views
 from millwheel.store.postgres.statements import Statements, composed
 from millwheel.store.rules.changes.key_changes import rekeyed
@@ -45,6 +48,7 @@ from millwheel.store.rules.generations import (
     refuse_sent,
     unwritten,
 )
+from millwheel.store.rules.queries import refuse_other_queries
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ class Deploy:
         # sequence that they draw from.
         await self._run("act_as_owner", {"table": self._sequence})
         await self._refuse_elsewhere(on_spark)
+        refuse_other_queries(statements.schema, await self._queries(), self._described)
+        removed = await self._remove()
         deployed = await self._deployed(shared=shared, back=back)
         admission = admit(deployed, self._described)
         made: list[int] = []
@@ -112,6 +118,8 @@ class Deploy:
         deployment.rekeyed = rekeyed(deployed.history, admission.code)
         deployment.newly_rekeyed = admission.rekeyed
         deployment.changes = admission.changes if admission.begins else ()
+        deployment.removed = removed
+        await self._note_change(admission.generation)
         if not deployed.history:
             await create_bucket(connection, statements, "time", 0, 0, bucket_high)
         if made:  # the first commit of each chain: n = 0, nothing promised
@@ -121,6 +129,63 @@ class Deploy:
         for alteration in admission.alterations:  # last of all: readers of the tables wait for it
             await self._alter(alteration)
         return deployment
+
+    async def _queries(self) -> StoredQueries:
+        (row,) = await self._rows("stored_queries")
+        return queries_of(row)
+
+    async def _remove(self) -> list[int]:
+        """Remove the steps that a change of queries takes away; returns their ids."""
+        change = self._described.change
+        if change is None or not change.removes:
+            return []
+        removal = Removal(
+            self._statements,
+            self._statements.schema,
+            change.removes,
+            are_replaced=change.verb == "replace",
+        )
+        for _ in range(ATTEMPTS):
+            try:
+                async with self._connection.transaction():
+                    return await self._carry_out(removal)
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+                pass
+        raise StoreUnavailable(
+            f"a commit that does not end holds an interval of {', '.join(change.removes)}, maybe "
+            "of a process that was stopped; nothing was changed"
+        )
+
+    async def _carry_out(self, removal: Removal) -> list[int]:
+        steps = removal.run()
+        text, params = next(steps)
+        while True:
+            cursor = await self._connection.execute(text, params)
+            rows = await cursor.fetchall() if cursor.description is not None else []
+            try:
+                text, params = steps.send(rows)
+            except StopIteration as end:
+                return list(end.value)
+
+    async def _note_change(self, generation: int) -> None:
+        """Store a change of the queries, and note it in the log of operators."""
+        change = self._described.change
+        if change is None:
+            return
+        query, verb = change.query, change.verb
+        columns = {
+            "name": query.name, "text": query.text, "avoided": list(query.avoided),
+            "steps": list(query.steps), "targets": list(query.targets), "generation": generation,
+            "by": query.submitted_by,
+        }  # fmt: skip
+        await self._run("submit_query" if verb == "submit" else "replace_query", columns)
+        request = self._statements.table("request").as_string(None)
+        ((batch,),) = await self._rows("new_batch", {"table": request})
+        noted = {
+            "batch": batch, "actor": query.submitted_by, "reason": change.reason,
+            "verb": f"{verb} query", "payload": msgspec.json.encode({"query": query.name}).decode(),
+        }  # fmt: skip
+        await self._run("note_request", noted)
 
     async def plan(self) -> Plan:
         """The differences that `run` would find."""

@@ -70,8 +70,11 @@ class Incarnations:
         if found != self._known:
             raise StoreUnavailable("the connection leads to an earlier incarnation of the server")
 
-    def begin_again(self) -> None:
+    def begin_again(self) -> bool:
+        """Work with the incarnation that was met last; returns whether that is another one."""
+        is_another = self._met is not None
         self._known, self._met = self._met or self._known, None
+        return is_another
 
     @property
     def known(self) -> str:

@@ -156,6 +156,44 @@ generation = Table(
     comment="All deployed generations in order; the last one is deployed now",
 )
 
+query = Table(
+    "query",
+    metadata,
+    Column("id", Integer, Identity(), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("text", Text, nullable=False, comment="its statements"),
+    Column(
+        "avoided",
+        ARRAY(Text),
+        nullable=False,
+        comment="names of former steps and streams, which it does not use again",
+    ),
+    Column("steps", ARRAY(Text), nullable=False, comment="computation.name of each step"),
+    Column(
+        "targets",
+        ARRAY(Text),
+        nullable=False,
+        comment="the streams and tables that its statements write",
+    ),
+    Column(
+        "revision",
+        BigInteger,
+        nullable=False,
+        comment="number of the change that made the row as it is, among those of all queries",
+    ),
+    Column(
+        "generation",
+        Integer,
+        nullable=False,
+        comment="generation.number of the first code that has its text",
+    ),
+    Column("submitted_at", DateTime(timezone=True), nullable=False),
+    Column("submitted_by", Text, nullable=False, comment="user and machine, or the given name"),
+    Column("dropped_at", DateTime(timezone=True), comment="NULL: it is deployed"),
+    Index("query_deployed", "name", unique=True, postgresql_where=text("dropped_at IS NULL")),
+    comment="Queries that were submitted to the pipeline, besides those of its code",
+)
+
 computation = Table(
     "computation",
     metadata,

@@ -23,7 +23,7 @@ TABLES = (
     *BUCKETED, "aggregate", "blocking_item", "bucket", "computation", "dead_letter", "ended_sender",
     "fold", "generation", "incarnation",
     "inbox", "key_interval", "leader", "log", "peer_secret", "pipeline", "placement_event",
-    "request", "sent_id", "sent_record",
+    "query", "request", "sent_id", "sent_record",
     "spark_query", "spark_start", "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip
 """Names of the tables: the import of `millwheel.store.postgres.schema` would take 0.13 s. A test

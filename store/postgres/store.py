@@ -5,6 +5,7 @@
 `claims`        ownership: claims, releases, wishes, splits, merges
 `records`       productions to send again, ids that were seen
 `states`        state of keys, folds
+`queries`       queries that were submitted to the pipeline
 `inbox`         records that users send in their own transactions
 `buckets`       the tables of the append-only past: open, close, drop
 `deployment`    the deployed graph
@@ -23,6 +24,7 @@ from millwheel.store.postgres.connections import Connections
 from millwheel.store.postgres.deployment import Deploy, OnSpark
 from millwheel.store.postgres.inbox import PostgresInbox
 from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.queries import PostgresQueries
 from millwheel.store.postgres.records import PostgresRecords
 from millwheel.store.postgres.requests import PostgresRequests
 from millwheel.store.postgres.states import PostgresStates
@@ -36,6 +38,7 @@ class PostgresStore(
     PostgresRecords,
     PostgresStates,
     PostgresBuckets,
+    PostgresQueries,
     PostgresInbox,
     PostgresRequests,
 ):

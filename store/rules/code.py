@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +28,9 @@ class Code(msgspec.Struct, frozen=True):
     renames: dict[str, str] = {}
     """Former names of nodes, as the code gives them, by the present one."""
 
+    queries: dict[str, list[str]] = {}
+    """The nodes of each query that was submitted to the pipeline."""
+
     @property
     def nodes(self) -> dict[str, Any]:
         """Descriptions of its nodes, by name (`millwheel.graph.node.Node.describe`)."""
@@ -44,6 +47,33 @@ class Code(msgspec.Struct, frozen=True):
             for sink in uses
             if "table" in sink
         }
+
+    def keeping(self, names: Collection[str]) -> Code:
+        """The code with some of its nodes only, and with the streams that these use."""
+        nodes = {name: node for name, node in self.nodes.items() if name in names}
+        used = {
+            stream
+            for node in nodes.values()
+            for stream in (*node.get("writes", ()), *(name for name, _ in node.get("inputs", ())))
+        }
+        queries = {
+            query: left
+            for query, steps in self.queries.items()
+            if (left := [step for step in steps if step in nodes])
+        }
+        return Code(
+            {**self.graph, "nodes": nodes, "streams": sorted(used)},
+            {name: kind for name, kind in self.states.items() if name in nodes},
+            {name: kind for name, kind in self.streams.items() if name in used},
+            {name: keys for name, keys in self.keys.items() if name in nodes},
+            queries=queries,
+        )
+
+    @property
+    def own(self) -> Code:
+        """The code without the queries that were submitted to it."""
+        submitted = {step for steps in self.queries.values() for step in steps}
+        return self.keeping(self.nodes.keys() - submitted)
 
 
 class Generation(msgspec.Struct, frozen=True):

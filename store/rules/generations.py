@@ -102,6 +102,7 @@ def code_of(described: DescribedGraph) -> Code:
         {stream.name: TypeVersion(stream.version, stream.type) for stream in described.streams},
         {node.name: node.keys for node in described.nodes if node.keys},
         {node.name: node.renamed_from for node in described.nodes if node.renamed_from},
+        {name: sorted(steps) for name, steps in described.submitted.steps.items()},
     )
     return plain(code)
 
@@ -120,6 +121,8 @@ class Comparison:
     alterations: Sequence[Alteration]
     older: int | None
     """The newest former generation with the same code."""
+    is_older_otherwise: bool = False
+    """`older` had other submitted queries."""
 
     @property
     def newest(self) -> Code:
@@ -128,6 +131,11 @@ class Comparison:
     @property
     def is_newest(self) -> bool:
         return not self.renames and _is_same(self.known, self.newest)
+
+    @property
+    def is_own_code_newest(self) -> bool:
+        """Whether it is the newest code apart from queries that were submitted."""
+        return not self.renames and self.known.own == self.newest.own
 
 
 def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
@@ -160,11 +168,25 @@ def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
         *(change for change, _ in of_tables),
     ]
     alterations = [alteration for _, alteration in of_tables if alteration is not None]
-    older = [g.number for g in deployed.history[:-1] if g.code == known]
-    if _is_same(known, stored):
-        older = []
-    number = older[-1] if older else None
-    return Comparison(history, code, known, renames, changes, alterations, number)
+    number, otherwise = _older(deployed.history, known)
+    return Comparison(history, code, known, renames, changes, alterations, number, otherwise)
+
+
+def _older(history: Sequence[Generation], code: Code) -> tuple[int | None, bool]:
+    """The newest former generation with the same code, and whether it had other submitted queries:
+    code is no newer by queries that were submitted to its successor."""
+    if _is_same(code, history[-1].code):
+        return None, False
+    same = [g.number for g in history[:-1] if g.code == code]
+    if same:
+        return same[-1], False
+    if not any(each.queries for each in (code, *(g.code for g in history))):
+        return None, False
+    own = code.own
+    if own == history[-1].code.own:
+        return None, False
+    same = [g.number for g in history[:-1] if g.code.own == own]
+    return (same[-1], True) if same else (None, False)
 
 
 def _is_same(one: Code, other: Code) -> bool:
@@ -188,7 +210,7 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
         if any(change.kind is kinds.NODE_BACK for change in found.changes):
             raise refusal
     if found.older is not None and (refusal or not _goes_back(deployed, found.changes)):
-        return _join(deployed, found.older, found.code, refusal)
+        return _join(deployed, found, refusal)
     if refusal is not None:
         raise refusal
     if found.is_newest:
@@ -225,7 +247,17 @@ def planned(deployed: Deployed, described: DescribedGraph) -> Plan:
         found_tables = table_changes(deployed.pipeline, {}, deployed.tables, described.tables)
         return Plan(None, [change for change, _ in found_tables])
     found = compared(deployed, described)
-    return Plan(deployed.history[-1].number, found.changes, found.older)
+    return Plan(
+        deployed.history[-1].number,
+        found.changes,
+        found.older,
+        tables={
+            name: {column: type_ for column, (type_, _) in of.columns.items()}
+            for name, of in deployed.tables.items()
+        },
+        is_newest=found.is_newest,
+        is_own_code_newest=found.is_own_code_newest,
+    )
 
 
 def refuse_sent(pipeline: str, sent: Collection[tuple[str, str]]) -> None:
@@ -261,16 +293,19 @@ def _goes_back(deployed: Deployed, changes: Sequence[CodeChange]) -> bool:
     return any(c.kind is kinds.TYPE_MIGRATED and c.before > c.after for c in changes)
 
 
-def _join(deployed: Deployed, number: int, code: Code, refusal: DeployRefused | None) -> Admission:
+def _join(deployed: Deployed, found: Comparison, refusal: DeployRefused | None) -> Admission:
     """Admit older code: its worker may start again while others are upgraded."""
+    number = found.older
+    assert number is not None
     least_left, newest = deployed.least_left, deployed.history[-1].number
-    if least_left is not None and least_left <= number:
-        return Admission(number, code, is_older=True)
-    why = (
-        "It may only run beside workers of that one"
-        if least_left is None
-        else "No interval is left for it: newer code has written to every key interval"
-    )
+    if least_left is not None and least_left <= number and not found.is_older_otherwise:
+        return Admission(number, found.code, is_older=True)
+    if least_left is None:
+        why = "It may only run beside workers of that one"
+    elif found.is_older_otherwise:
+        why = "Queries were submitted, replaced or dropped since, so it cannot join that one"
+    else:
+        why = "No interval is left for it: newer code has written to every key interval"
     is_older = (
         f"this code is generation {number} of pipeline {deployed.pipeline!r}, and generation "
         f"{newest} is deployed. {why}. Deploy the newer code, or "
@@ -338,8 +373,12 @@ def _writers_of(tables: Collection[str], code: Code) -> frozenset[str]:
     )
 
 
-def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
-    """`UsageError` if there is no such node, or a remaining node needs it."""
+def without(pipeline: str, code: Code, names: Iterable[str], *, are_replaced: bool = False) -> Code:
+    """`UsageError` if there is no such node, or a remaining node needs it.
+
+    Args:
+        are_replaced: other nodes take their place in the same transaction.
+    """
     gone = set(names)
     nodes = code.nodes
     unknown = sorted(gone - nodes.keys())
@@ -366,19 +405,13 @@ def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
         if node.get("kind") == "injector"
         for stream in sorted(_writes(node) - read)
     ]
-    if reasons:
+    if reasons and not are_replaced:
         raise UsageError(
             "nothing was removed. Remaining nodes need the ones to remove:\n  "
             + "\n  ".join(reasons)
             + "\nRemove these nodes as well, or deploy code with a replacement first"
         )
-    streams = {name: kind for name, kind in code.streams.items() if name in written | read}
-    return Code(
-        {**code.graph, "nodes": left, "streams": sorted(streams)},
-        {name: kind for name, kind in code.states.items() if name in left},
-        streams,
-        {name: keys for name, keys in code.keys.items() if name in left},
-    )
+    return code.keeping(left)
 
 
 def refuse_with_members(pipeline: str, found: Sequence[tuple[str, int, int]]) -> None:

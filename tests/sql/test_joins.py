@@ -64,6 +64,7 @@ QUERIES = [
     "AND b.at BETWEEN a.at AND a.at + INTERVAL '2 minutes' LEFT JOIN orders c ON "
     "c.customer = b.account AND c.placed BETWEEN b.at - INTERVAL '1 h' AND b.at + INTERVAL '1 h'",
     "SELECT item, tag FROM orders, unnest(tags) AS tag",
+    "SELECT item, tag FROM orders LEFT JOIN unnest(tags) AS x(tag) ON true",
     "SELECT item, tag, n FROM orders LEFT JOIN unnest(tags) WITH ORDINALITY AS x(tag, n) ON true",
     "SELECT item, tag FROM orders CROSS JOIN LATERAL unnest(tags) AS x(tag) WHERE tag = 'c'",
     f"SELECT tag, window_start, count(*) AS n FROM TUMBLE(orders, placed, {MINUTE}), "
@@ -98,6 +99,10 @@ SELECT account, p.window_start, count(*) AS n, sum(o.item) AS items
 FROM TUMBLE(payments, at, {MINUTE}) p JOIN TUMBLE(orders, placed, {MINUTE}) o
     ON p.account = o.customer AND p.window_start = o.window_start
 GROUP BY account, p.window_start
+|
+SELECT p.window_end, count(o.item) AS n FROM TUMBLE(payments, at, {MINUTE}) p
+LEFT JOIN TUMBLE(orders, placed, {MINUTE}) o
+    ON p.account = o.customer AND p.window_start = o.window_start GROUP BY p.window_end
 |
 SELECT window_start, sum(n) AS n FROM (
     SELECT account, window_start, count(*) AS n FROM TUMBLE(payments, at, {MINUTE}) w

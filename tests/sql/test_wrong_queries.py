@@ -225,6 +225,9 @@ WRONG = [
      "p.cents", "RIGHT", "RIGHT JOIN with AS OF"),
     (I + "item FROM payments p LEFT JOIN orders FOR SYSTEM_TIME AS OF p.at AS o ON o.item = "
      "p.cents AND o.price < p.price", "o.price <", "equalities in ON"),
+    (I + "o.window_end, count(*) AS n FROM TUMBLE(payments, at, INTERVAL '1 s') p LEFT JOIN TUMBLE("
+     "orders, placed, INTERVAL '1 s') o ON p.account = o.customer AND p.window_end = o.window_end "
+     "GROUP BY 1", "SELECT o.window_end", "kept for ever"),
     # items of arrays
     (I + "x FROM orders, unnest(item) AS x", "item)", "unnest takes an array, not bigint"),
     (I + "x FROM orders, unnest(tags, tags) AS x", ", tags)", "unnest takes one array"),

@@ -14,6 +14,7 @@ from millwheel.runtime.seen.weak_ids import mark_of
 from millwheel.sinks import Table
 from millwheel.state import changed_fields
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
+from millwheel.store.port.queries import QueryChange
 from millwheel.store.port.state_shape import state_shape
 from millwheel.store.rules.code import SHARED
 from millwheel.streams import Input
@@ -42,16 +43,20 @@ def described(graph: Graph, intervals: int) -> DescribedGraph:
             for s in graph.streams.values()
         ],
         list(tables.values()),
+        graph.submitted,
     )
 
 
-async def deploy(env: Environment, *, back: bool = False) -> Deployment:
+async def deploy(
+    env: Environment, *, back: bool = False, change: QueryChange | None = None
+) -> Deployment:
     """`DeployRefused` if the code cannot continue from the stored state.
 
     Args:
         back: the code is that of a former generation, and is to begin the next one.
+        change: a change of the submitted queries, which the code has already.
     """
-    found = described(env.graph, env.settings.intervals)
+    found = described(env.graph, env.settings.intervals)._replace(change=change)
     plan = await env.patiently(lambda: env.store.plan(found))
     if plan.deployed is not None and not plan.is_refused:  # otherwise `Store.deploy` refuses it
         await try_migrations(env)
@@ -61,7 +66,7 @@ async def deploy(env: Environment, *, back: bool = False) -> Deployment:
             found,
             stamp=stamp,
             bucket_high=stamp + int(env.settings.bucket_seconds * 1e6),
-            shared=env.is_shared or back,
+            shared=env.is_shared or back or change is not None,
             back=back,
         )
     )

@@ -28,6 +28,7 @@ from millwheel.spark.engine.query_progress import QueryProgress
 from millwheel.spark.staging import StagingTable
 from millwheel.spark.store_sessions import Connection, statement, writing
 from millwheel.store.port.placement import ELSEWHERE
+from millwheel.store.postgres.queries import queries_of
 from millwheel.store.postgres.statements import Statements
 
 LOOK_SECONDS = 0.5
@@ -114,6 +115,14 @@ class Moving:
         if running is not None:
             raise UsageError(
                 f"pipeline {self._name!r} runs on Spark already, with the checkpoint {running[0]}"
+            )
+        row = connection.execute(self._get("stored_queries")).fetchone()
+        assert row is not None
+        if queries := queries_of(row).queries:
+            raise UsageError(
+                f"pipeline {self._name!r} cannot be moved: Spark does not run its submitted "
+                f"queries. Drop them first: {', '.join(one.name for one in queries)} (millwheel "
+                "query drop)"
             )
         if named := [node.label for node in self._plan.graph.nodes if node.named]:
             raise UsageError(

@@ -1,0 +1,196 @@
+"""``millwheel query``: queries of a pipeline that may be running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millwheel.cli.command import command
+from millwheel.cli.opened_store import opened
+from millwheel.cli.operator_desk import actor
+from millwheel.cli.options import CommonOptions, Json, Reason, Target, Yes
+from millwheel.cli.printing import confirm, count_of, print_json, print_table, say
+from millwheel.cli.sql_files import text_of_file
+from millwheel.cli.target import load_pipeline
+from millwheel.pipeline import Pipeline
+from millwheel.store.console.administration import drop_query
+from millwheel.store.console.migrate import require_version
+
+if TYPE_CHECKING:
+    from millwheel.services.live_queries import PreparedQuery
+
+LOADED_SECONDS = 30.0
+"""Longest wait for workers; they look for changes every second."""
+
+app = typer.Typer()
+query = typer.Typer(no_args_is_help=True)
+app.add_typer(query, name="query")
+
+QueryFile = Annotated[Path, typer.Argument(metavar="FILE.sql", help="The statements of the query.")]
+QueryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the query.")]
+
+
+@command(query, "submit")
+def submit(
+    target: Target,
+    file: QueryFile,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Default: the name of the file.")
+    ] = None,
+    reason: Reason = "",
+    *,
+    common: CommonOptions,
+) -> None:
+    """Add a query to a pipeline. Workers that run load it without a restart."""
+    name = name or file.name.removesuffix(".sql")
+    with _prepared(target, name, file, common, is_new=True) as (prepared, url):
+        _carry_out(prepared, url, reason)
+
+
+@command(query, "replace")
+def replace(
+    target: Target,
+    name: QueryName,
+    file: QueryFile,
+    yes: Yes = False,
+    reason: Reason = "",
+    *,
+    common: CommonOptions,
+) -> None:
+    """Give a query another text. State that fits it is kept."""
+    with _prepared(target, name, file, common, is_new=False) as (prepared, url):
+        if prepared.continued:
+            say(f"continue with their state: {', '.join(prepared.continued)}")
+        if prepared.removed:
+            gone = ", ".join(prepared.removed)
+            data = "with their state, their timers and records that are on their way to them"
+            say(f"do not fit, and are removed {data}: {gone}")
+            confirm(
+                f"replacing query {name!r} removes {gone}, {data}",
+                f"Remove {gone}, {data}?",
+                sure=yes,
+            )
+        _carry_out(prepared, url, reason)
+
+
+@contextmanager
+def _prepared(
+    target: str, name: str, file: Path, common: CommonOptions, *, is_new: bool
+) -> Iterator[tuple[PreparedQuery, str]]:
+    """A query that is compiled and compared, and the URL of the open store."""
+    from millwheel.services.live_queries import prepare  # the engine: slow to import
+
+    text = text_of_file(file)
+    pipeline = load_pipeline(target)
+    with opened(common) as presence:
+        require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
+        yield prepare(pipeline, presence.url, name, text, is_new=is_new), presence.url
+
+
+def _carry_out(prepared: PreparedQuery, url: str, reason: str) -> None:
+    from millwheel.services.live_queries import carry_out
+
+    by, pipeline = actor(reason), prepared.queried.pipeline
+    generation = carry_out(prepared, url, by=by.name, reason=by.reason)
+    done = "submitted" if prepared.is_new else "replaced"
+    say(
+        f"{done} query {prepared.step.query.name} of pipeline {pipeline.name}: generation "
+        f"{generation}, steps {', '.join(prepared.step.steps)}"
+    )
+    _wait(pipeline, url, generation)
+
+
+def _wait(pipeline: Pipeline, url: str, generation: int) -> None:
+    from millwheel.services.live_queries import wait_for_workers
+
+    loaded = wait_for_workers(pipeline, url, generation, LOADED_SECONDS)
+    if not loaded.workers:
+        say("no worker is running: the next one that starts has it")
+    elif loaded.by_all:
+        say(f"loaded by {count_of(loaded.workers, 'worker')}")
+    else:
+        say(
+            f"loaded by {loaded.have_it} of {count_of(loaded.workers, 'worker')}. The log of the "
+            "others says why (queries_not_loaded); see also: millwheel query list"
+        )
+
+
+@command(query, "list")
+def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
+    """List the queries that were submitted to a pipeline."""
+    from millwheel.services.live_queries import listed
+
+    pipeline = load_pipeline(target)
+    with opened(common) as presence:
+        require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
+        found = listed(pipeline, presence.url)
+    if as_json:
+        print_json({"pipeline": pipeline.name, "queries": [_as_json(one) for one in found]})
+    elif not found:
+        say(f"no query was submitted to pipeline {pipeline.name}")
+    else:
+        print_table(
+            ["name", "state", "since", "by", "writes", "steps"],
+            [
+                [
+                    one.query.name, one.state, one.query.submitted_at[:19].replace("T", " "),
+                    one.query.submitted_by, ", ".join(one.query.targets),
+                    ", ".join(one.query.steps),
+                ]
+                for one in found
+            ],
+        )  # fmt: skip
+
+
+def _as_json(one: Any) -> dict[str, Any]:
+    stored = one.query
+    return {
+        "name": stored.name,
+        "state": one.state,
+        "generation": stored.generation,
+        "submitted_at": stored.submitted_at,
+        "submitted_by": stored.submitted_by,
+        "writes": stored.targets,
+        "steps": stored.steps,
+        "text": stored.text,
+    }
+
+
+@command(query, "explain")
+def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
+    """Show the steps of a query: keys, windows, state and its bound, and when rows come out."""
+    from millwheel.services.live_queries import explained_query
+
+    pipeline = load_pipeline(target)
+    with opened(common) as presence:
+        require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
+        for line in explained_query(pipeline, presence.url, name):
+            say(line)
+
+
+@command(query, "drop")
+def drop(
+    target: Target,
+    name: QueryName,
+    yes: Yes = False,
+    reason: Reason = "",
+    *,
+    common: CommonOptions,
+) -> None:
+    """Take a query away, with its state. Tables that it has written stay."""
+    pipeline = load_pipeline(target)
+    with opened(common) as presence:
+        require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
+        data = "its state, its timers and records that are on their way in it"
+        confirm(
+            f"dropping query {name!r} deletes {data}",
+            f"Drop query {name!r} with {data}?",
+            sure=yes,
+        )
+        dropped = drop_query(presence.url, pipeline.name, name, actor=actor(reason))
+    say(f"dropped query {name} of pipeline {pipeline.name}: {', '.join(dropped.steps)}")
+    say("tables that it has written stay, with their rows")
