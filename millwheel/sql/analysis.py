@@ -75,7 +75,7 @@ class Analyzed:
     @property
     def keys(self) -> list[t.Typed]:
         """The groups besides the windows."""
-        return [value for value in self.groups if not is_window(value)]
+        return [value for value in self.groups if not is_of_window(value)]
 
     @property
     def has_aggregates(self) -> bool:
@@ -96,10 +96,11 @@ class Analyzed:
         if not self.has_groups:
             return None
         found = []
+        values = list(self.columns.values)
         for key in self.keys:
-            if key not in self.columns.values:
+            if key not in values:
                 return None
-            found.append(self.columns.names[list(self.columns.values).index(key)])
+            found.append(self.columns.names[values.index(key)])
         return tuple(found)
 
     def instants(self, known: Mapping[str, str]) -> dict[str, str]:
@@ -132,6 +133,12 @@ class Analyzed:
 def is_window(value: t.Typed) -> bool:
     """Whether a value is the start or the end of a window."""
     return isinstance(value, t.ColumnValue) and value.table == WINDOW
+
+
+def is_of_window(value: t.Typed) -> bool:
+    """Whether a value follows from the window alone."""
+    columns = [part for part in t.walk(value) if isinstance(part, t.ColumnValue)]
+    return bool(columns) and all(map(is_window, columns))
 
 
 def analyze(query: s.Select, source: Relation, *, is_named: bool) -> Analyzed:
@@ -205,7 +212,7 @@ def _check_groups(query: s.Select, found: Analyzed) -> None:
                 continue
             raise SqlError(f"{word.upper()} is for groups", place, "This query keeps nothing")
     elif found.window is not None:
-        if len(found.keys) == len(found.groups) and not found.window.is_of_rows:
+        if not any(map(is_window, found.groups)) and not found.window.is_of_rows:
             raise SqlError(
                 "groups over windows contain the window",
                 query.place,
@@ -350,7 +357,7 @@ def _distinct(query: s.Select, columns: ResultColumns) -> list[t.Typed]:
     for value in columns.values:
         if value not in found and not isinstance(value, t.ConstantValue):
             found.append(value)
-    return found
+    return found or list(columns.values[:1])
 
 
 def _window_of_groups(

@@ -13,7 +13,14 @@ from millwheel.errors import SqlError
 from millwheel.sql import accumulating as a
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
-from millwheel.sql.analysis import Analyzed, ResultColumns, analyze, composed, settled
+from millwheel.sql.analysis import (
+    Analyzed,
+    ResultColumns,
+    analyze,
+    composed,
+    is_window,
+    settled,
+)
 from millwheel.sql.catalog import postgres
 from millwheel.sql.conditions import columns_in, conjunction, conjuncts
 from millwheel.sql.definitions import DefinedTable
@@ -274,6 +281,12 @@ class Planner:
         if query.emission.late_into is not None:
             self._grouped_by_record(query, source, group)
             return
+        if query.emission.late_into == target.name:
+            raise SqlError(
+                f'"{target.name}" receives the rows of this query',
+                query.place,
+                "Give late records a stream of their own",
+            )
         name = self._assembly.name(f"{target.name}_partials")
         partials: Stream[Any] = Stream(name, group.partial)
         self._assembly.add(Loop(group.loop, partials), source.spread())
@@ -331,6 +344,7 @@ class _Group:
         self.loop = adding_loop(records, self.partial, self._meaning)
         self.key = key_maker(keys, self._meaning)
         self.record_key = record_key(keys, self._meaning)
+        _check_windows(query, records)
         row = GroupRow(query.columns.names, results, having, target)
         of_pane = query.window is not None
         self._row = row_maker(row, self._plans, keys, self._meaning, of_pane=of_pane)
@@ -369,6 +383,27 @@ class _Group:
 
 class _Grouping:
     """Replaces groups and aggregates in result columns by their later names."""
+
+def _check_windows(query: Analyzed, records: GroupedRecords) -> None:
+    """Refuse expressions over a record and its window where a record has several windows, or one
+    that is not known yet.
+
+    Raises:
+        SqlError: there is one.
+    """
+    is_known = query.window is None or query.window.is_tumbling
+    if is_known and query.emission.late_into is None:
+        return
+    for value in records.of_record:
+        for part in t.walk(value):
+            if is_window(part) and isinstance(part, t.ColumnValue):
+                raise SqlError(
+                    f"{part.name} is not known before the records are grouped",
+                    part.place,
+                    "In a condition on windows alone, use HAVING; or compute it in a query around "
+                    "this one",
+                )
+
 
     def __init__(self, keys: Sequence[t.Typed]) -> None:
         self._keys = keys

@@ -11,7 +11,7 @@ from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
 from millwheel.sql.resolving import Resolver
 from millwheel.sql.schemas import Field, fields_of
-from millwheel.sql.scopes import WINDOW_FIELDS, Scope, TableColumns
+from millwheel.sql.scopes import WINDOW_COLUMNS, WINDOW_FIELDS, Scope, TableColumns
 from millwheel.sql.types import INT8, shown
 from millwheel.sql.window_tables import Window, window_of
 from millwheel.streams import Stream
@@ -207,6 +207,13 @@ def _check_aliases(items: Sequence[FromItem]) -> None:
                 "HOP and SESSION need GROUP BY", item.place, "Join the result of such a query"
             )
 
+        own = [field.name for field in item.fields if field.name in WINDOW_COLUMNS]
+        if item.window is not None and own:
+            raise SqlError(
+                f'"{item.alias}" has a column {own[0]}, and its windows have one as well',
+                item.place,
+                f"Give it another name: FROM (SELECT {own[0]} AS other, ...) AS x",
+            )
 
 def _attributes(items: Sequence[FromItem]) -> list[dict[str, str]]:
     """Names for the columns of all items: their own ones where these are unique."""
