@@ -341,7 +341,10 @@ def check_order(stream: Stream[Any], use: SinkUse) -> None:
     if not stream.is_updating or not isinstance(use.sink, Table) or not use.sink.key:
         return
     if stream.owners is None:
-        advice = "Add the columns of GROUP BY or PARTITION BY to the result"
+        advice = (
+            "Add the columns of GROUP BY or PARTITION BY to the result, with the types that they "
+            "have there"
+        )
     else:
         advice = (
             f"Its key must contain ({', '.join(stream.owners)}), and the sink have no row= function"

@@ -45,7 +45,7 @@ from millwheel.sql.loops import (
     sums_of,
 )
 from millwheel.sql.planned import Assembly, Planned
-from millwheel.sql.rank_planning import RankPlanner, check_rank_selected, rows_only
+from millwheel.sql.rank_planning import RankPlanner, rows_only
 from millwheel.sql.ranking import ranking_of
 from millwheel.sql.relations import JOINED, from_item, relation_of
 from millwheel.sql.resolving import Resolver
@@ -136,9 +136,10 @@ class Planner:
         if ranked.is_updating:
             self._ranks[ranked.name] = planner
         self._of_queries[id(subquery.query)] = ranked
-        found = self._resolved(ranking.outer, target, is_named=is_named)
-        check_rank_selected(ranking, found)
-        return found
+        try:
+            return self._resolved(ranking.outer, target, is_named=is_named)
+        finally:
+            del self._of_queries[id(subquery.query)]
 
     def _resolved(self, query: s.Select, target: str, *, is_named: bool) -> Analyzed:
         if query.source is None:
