@@ -55,7 +55,7 @@ from millwheel.sql.steps import GroupTotals, Loop, NewGroups
 from millwheel.sql.types import SqlType, shown
 from millwheel.sql.window_tables import check_lines, window_lines
 from millwheel.streams import Stream
-from millwheel.windows import Early
+from millwheel.windows import Early, rule_of
 
 
 class Planner:
@@ -272,22 +272,24 @@ class Planner:
         checks = check_lines(window.time, generator) if window is not None and before else []
         opened = expansion_lines(query.source.expansions, generator)
         code = select_source(checks, before, opened, condition, f"{row}({fields})")
-        arrays = [each.array for each in query.source.expansions]
-        meaning = "; ".join([*query.columns.names, *map(_written, (*values, where, *arrays))])
+        unnested = [each.meaning for each in query.source.expansions]
+        written = [*map(_written, (*values, where)), *unnested]
+        meaning = "; ".join([*query.columns.names, *written])
+        meaning += f" IN {rule_of(window.assigner)}" if window is not None and before else ""
         loop = Loop(Generated("select", code, generator.names, meaning), target)
         self._assembly.add(loop, source.spread())
 
     def _grouped(self, query: Analyzed, source: Stream[Any], target: Stream[Any]) -> None:
         group = _Group(query, target)
-        if query.emission.late_into is not None:
-            self._grouped_by_record(query, source, group)
-            return
         if query.emission.late_into == target.name:
             raise SqlError(
                 f'"{target.name}" receives the rows of this query',
                 query.place,
                 "Give late records a stream of their own",
             )
+        if query.emission.late_into is not None:
+            self._grouped_by_record(query, source, group)
+            return
         name = self._assembly.name(f"{target.name}_partials")
         partials: Stream[Any] = Stream(name, group.partial)
         self._assembly.add(Loop(group.loop, partials), source.spread())
@@ -334,18 +336,18 @@ class _Group:
         having = None if query.having is None else grouping.of(query.having)
         self._plans = grouping.plans
         self._slots = [slot for plan in self._plans for slot in plan.slots]
-        arrays = [each.array for each in query.source.expansions]
         nodes = [plan.node for plan in self._plans]
-        parts = [query.where, *keys, *nodes, *results, having, *arrays]
-        self._meaning = "; ".join([*query.columns.names, *map(_written, parts)])
+        parts = [query.where, *keys, *nodes, *results, having]
+        unnested = [each.meaning for each in query.source.expansions]
+        self._meaning = "; ".join([*query.columns.names, *map(_written, parts), *unnested])
         self.partial = _partial(keys, self._slots)
         records = GroupedRecords(
             keys, self._plans, query.where, query.window, query.source.expansions
         )
+        _check_windows(query, records)
         self.loop = adding_loop(records, self.partial, self._meaning)
         self.key = key_maker(keys, self._meaning)
         self.record_key = record_key(keys, self._meaning)
-        _check_windows(query, records)
         row = GroupRow(query.columns.names, results, having, target)
         of_pane = query.window is not None
         self._row = row_maker(row, self._plans, keys, self._meaning, of_pane=of_pane)
@@ -382,9 +384,6 @@ class _Group:
         return self._windowed(fold, "amend" if emission.amends else "drop")
 
 
-class _Grouping:
-    """Replaces groups and aggregates in result columns by their later names."""
-
 def _check_windows(query: Analyzed, records: GroupedRecords) -> None:
     """Refuse expressions over a record and its window where a record has several windows, or one
     that is not known yet.
@@ -405,6 +404,9 @@ def _check_windows(query: Analyzed, records: GroupedRecords) -> None:
                     "this one",
                 )
 
+
+class _Grouping:
+    """Replaces groups and aggregates in result columns by their later names."""
 
     def __init__(self, keys: Sequence[t.Typed]) -> None:
         self._keys = keys

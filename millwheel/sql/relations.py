@@ -94,6 +94,11 @@ class Expansion:
     keeps_empty: bool
     """Whether an array without items gives one row, of NULL."""
 
+    @property
+    def meaning(self) -> str:
+        """A text that a deploy compares."""
+        return t.written(self.array) + (" or NULL" if self.keeps_empty else "")
+
 
 @dataclass(frozen=True)
 class Relation:
@@ -202,11 +207,6 @@ def _check_aliases(items: Sequence[FromItem]) -> None:
                 "Give one of them another name: ... AS other",
             )
         aliases.add(item.alias)
-        if item.window is not None and not item.window.is_tumbling:
-            raise SqlError(
-                "HOP and SESSION need GROUP BY", item.place, "Join the result of such a query"
-            )
-
         own = [field.name for field in item.fields if field.name in WINDOW_COLUMNS]
         if item.window is not None and own:
             raise SqlError(
@@ -214,6 +214,11 @@ def _check_aliases(items: Sequence[FromItem]) -> None:
                 item.place,
                 f"Give it another name: FROM (SELECT {own[0]} AS other, ...) AS x",
             )
+        if item.window is not None and not item.window.is_tumbling:
+            raise SqlError(
+                "HOP and SESSION need GROUP BY", item.place, "Join the result of such a query"
+            )
+
 
 def _attributes(items: Sequence[FromItem]) -> list[dict[str, str]]:
     """Names for the columns of all items: their own ones where these are unique."""
@@ -258,13 +263,14 @@ def _expanded(relation: Relation, join: s.Join, number: int) -> Relation:
     if join.on is not None and join.on != s.Truth(join.on.place, True):
         raise SqlError("unnest is joined ON true", join.on.place, "Write the condition in WHERE")
     fields = [Field(unnested.column, element, True, shown(element))]
-    attributes = {unnested.column: f"item_{number}"}
+    # Names that no function of a user gets in the generated Python.
+    attributes = {unnested.column: f"_item{number}"}
     if unnested.ordinality is not None:
         fields.append(Field(unnested.ordinality, INT8, keeps_empty, "int"))
-        attributes[unnested.ordinality] = f"number_{number}"
+        attributes[unnested.ordinality] = f"_number{number}"
     table = TableColumns(ITEM, unnested.alias, fields, attributes)
-    numbered = None if unnested.ordinality is None else f"number_{number}"
-    expansion = Expansion(array, f"item_{number}", numbered, keeps_empty)
+    numbered = None if unnested.ordinality is None else f"_number{number}"
+    expansion = Expansion(array, f"_item{number}", numbered, keeps_empty)
     return replace(
         relation,
         scope=replace(scope, tables=[*scope.tables, table]),
