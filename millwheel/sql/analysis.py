@@ -18,6 +18,22 @@ from millwheel.sql.types import SqlType
 from millwheel.sql.window_tables import END, Window, microseconds, window_of_rows
 from millwheel.windows import Session
 
+Spread = tuple[int, int]
+"""The least and the greatest number of microseconds from a time to the timestamp of its row."""
+
+
+def common_spreads(
+    one: Mapping[str, Spread] | None, other: Mapping[str, Spread] | None
+) -> dict[str, Spread] | None:
+    """Those of rows of which each has one of two origins."""
+    if one is None or other is None:
+        return None
+    return {
+        name: (min(one[name][0], other[name][0]), max(one[name][1], other[name][1]))
+        for name in one
+        if name in other
+    }
+
 
 @dataclass(frozen=True)
 class ResultColumns:
@@ -125,6 +141,26 @@ class Analyzed:
             if how is not None:
                 found[name] = how
         return found
+
+    def spreads(self, known: Mapping[str, Spread] | None) -> dict[str, Spread] | None:
+        """The result columns that are times near the timestamp of a row, and how near.
+
+        Args:
+            known: those of the rows that it reads.
+        """
+        if self.has_groups and self.window is not None:
+            stream = self.source.stream
+            ends = self.instants({} if stream is None else stream.instants or {})
+            return {name: (-1, -1) for name, how in ends.items() if how == END}
+        if self.has_groups or known is None:
+            return None
+        return {
+            name: known[value.name]
+            for name, value in zip(self.columns.names, self.columns.values, strict=True)
+            if isinstance(value, t.ColumnValue)
+            and value.table not in (WINDOW, ITEM)
+            and value.name in known
+        }
 
     def with_columns(self, columns: ResultColumns) -> Analyzed:
         return replace(self, columns=columns)

@@ -17,6 +17,7 @@ from millwheel.sql.analysis import (
     Analyzed,
     ResultColumns,
     analyze,
+    common_spreads,
     composed,
     is_window,
     settled,
@@ -240,6 +241,8 @@ class Planner:
         instants = query.instants(source.instants or {})
         known = instants if target.instants is None else target.instants
         target.instants = {name: how for name, how in known.items() if instants.get(name) == how}
+        spreads = query.spreads(source.spreads)
+        target.spreads = spreads if is_first else common_spreads(target.spreads, spreads)
         if not is_first and (target.is_updating or query.updates):
             raise SqlError(
                 f'"{target.name}" gets rows of several queries, and rows of one replace others',

@@ -17,7 +17,7 @@ import msgspec
 from millwheel.computations import IntervalJoin, LastingJoin, TemporalJoin, WindowJoin
 from millwheel.errors import SqlError
 from millwheel.sql import typed as t
-from millwheel.sql.analysis import length_of
+from millwheel.sql.analysis import Spread, length_of
 from millwheel.sql.conditions import (
     EqualKeys,
     TimeBound,
@@ -51,9 +51,6 @@ _UNBOUNDED = (
 )
 
 
-Spread = tuple[int, int]
-"""The least and the greatest number of microseconds from a time to the timestamp of its row."""
-
 _EVENT_TIME: Spread = (-1, 0)
 """Of a column that is checked (`check_times`): a window's end is a microsecond after its row."""
 
@@ -80,8 +77,6 @@ class JoinSide:
     keys: list[t.Typed] = field(default_factory=list)
     times: set[str] = field(default_factory=set)
     """Attributes that have to be the event time."""
-    spreads: dict[str, Spread] = field(default_factory=dict)
-    """Of a join: how far the timestamps of its results are from times that they contain."""
 
     def of_item(self, value: t.Typed) -> t.Typed:
         """A value over joined records, as one over records of this side's stream."""
@@ -135,18 +130,20 @@ class JoinSide:
     @property
     def timed(self) -> Collection[str]:
         """Its attributes that may be times near its timestamps."""
-        return self.columns_of_stream if self.item is not None else self.spreads
+        return self.columns_of_stream if self.stream.spreads is None else self._spreads
 
     @property
     def known_spreads(self) -> dict[str, Spread]:
         """How far its timestamps are from its times."""
-        if self.item is None:
-            return self.spreads
         times = set(self.times)
-        if self.item.window is not None:
+        if self.item is not None and self.item.window is not None:
             times |= {a for a, name in self.names.items() if name == self.item.window.time}
-        ends = {a for a, how in self.instants().items() if how == END and self.windows is None}
-        return {**dict.fromkeys(times, _EVENT_TIME), **dict.fromkeys(ends, (-1, -1))}
+        return {**dict.fromkeys(times, _EVENT_TIME), **self._spreads}
+
+    @property
+    def _spreads(self) -> dict[str, Spread]:
+        known = self.stream.spreads or {}
+        return {a: known[name] for a, name in self.names.items() if name in known}
 
     def spread(self, time: str, place: Place) -> Spread:
         """How far its timestamps are from one of its times, which is checked if it has to be.
@@ -154,17 +151,19 @@ class JoinSide:
         Raises:
             SqlError: nothing is known about it.
         """
-        if self.item is not None:
+        if self.stream.spreads is None:
             self.times.add(time)
             return _EVENT_TIME
-        if time not in self.spreads:
+        found = self._spreads.get(time)
+        if found is None:
+            of = "the joins before" if self.item is None else f'the queries of "{self.label}"'
             raise SqlError(
-                f"{time} is not the event time of the rows that the joins before this one give",
+                f"{time} is not the event time of the rows that {of} give",
                 place,
-                "Join by a time that bounds these joins; or say for how long rows wait for a "
-                "partner: RETAIN INTERVAL '1 day'",
+                "Join by a time that the joins before have bounded, or by the end of a window; or "
+                "say for how long rows wait for a partner: RETAIN INTERVAL '1 day'",
             )
-        return self.spreads[time]
+        return found
 
 
 class JoinPlanner:
@@ -280,7 +279,8 @@ class JoinPlanner:
         self._assembly.add(join, *inputs)
         stream.instants = {a: how for a, how in pair.instants.items() if a in columns}
         names = {f.name: f.name for f in fields}
-        return JoinSide(stream, "joined", columns, None, names, spreads=pair.spreads())
+        stream.spreads = {a: near for a, near in pair.spreads().items() if a in columns}
+        return JoinSide(stream, "joined", columns, None, names)
 
     def _is_optional(self, attribute: str, upto: int) -> bool:
         for number, attributes in enumerate(self._tables.attributes):

@@ -24,7 +24,7 @@ from millwheel.sql.schemas import struct_of
 from millwheel.sql.scopes import NoScope
 from millwheel.sql.steps import Loop
 from millwheel.sql.types import INT8
-from millwheel.sql.window_tables import ROWS
+from millwheel.sql.window_tables import END, ROWS
 from millwheel.streams import Stream
 
 
@@ -88,6 +88,7 @@ class RankPlanner:
             self._in_windows(ranked)
             names = [name for name, _ in self._visible]
             ranked.instants = {name: how for name, how in instants.items() if name in names}
+            ranked.spreads = {name: (-1, -1) for name, how in instants.items() if how == END}
         else:
             self._check_kept()
             ranked.is_updating = True

@@ -126,6 +126,17 @@ SELECT a.account, b.account AS other, c.account AS third FROM c a
 LEFT JOIN c b ON a.window_end = b.window_end AND a.account < b.account
 FULL JOIN c ON c.window_end = b.window_end AND c.n = b.n
 |
+WITH c AS (
+    SELECT account, count(*) AS n, window_end FROM TUMBLE(payments, at, {MINUTE}) w
+    GROUP BY account, window_end
+), d AS (
+    SELECT a.account, b.account AS other, b.window_end FROM c a
+    LEFT JOIN c b ON a.window_end = b.window_end AND a.account < b.account
+)
+SELECT d.account, d.other, p.cents FROM (SELECT other, account, window_end FROM d) d
+FULL JOIN payments p ON p.account = d.other AND p.at < d.window_end
+    AND p.at >= d.window_end - {MINUTE}
+|
 WITH h AS (
     SELECT account, count(*) AS n, window_end FROM HOP(payments, at, INTERVAL '30 s', {MINUTE})
     GROUP BY account, window_end
