@@ -31,7 +31,7 @@ from millwheel.computations.timeline import (
     written,
 )
 from millwheel.errors import GraphError
-from millwheel.windows import Tumbling, length, rule_of
+from millwheel.windows import Months, Tumbling, length, rule_of
 
 V = TypeVar("V")
 L = TypeVar("L")
@@ -353,14 +353,14 @@ class WindowJoin(_Join[L, R, O]):
         late_right: the stream for late right records. None: they are dropped.
 
     Raises:
-        GraphError: the streams are one; windows that are not `Tumbling`.
+        GraphError: the streams are one; windows that are not `Tumbling` or `Months`.
     """
 
     def __init__(
         self,
         left: Stream[L],
         right: Stream[R],
-        windows: Tumbling,
+        windows: Tumbling | Months,
         *,
         to: Stream[O],
         combine: Callable[[L, R], O],
@@ -370,11 +370,11 @@ class WindowJoin(_Join[L, R, O]):
         late_left: Stream[L] | None = None,
         late_right: Stream[R] | None = None,
     ) -> None:
-        if not isinstance(windows, Tumbling):
+        if not isinstance(windows, (Tumbling, Months)):
             raise GraphError(
-                f"WindowJoin takes Tumbling windows, not {windows!r}: each record must belong to "
-                "one window, known from its time alone. For records that are near each other, "
-                "use IntervalJoin"
+                f"WindowJoin takes Tumbling windows or Months, not {windows!r}: each record must "
+                "belong to one window, known from its time alone. For records that are near each "
+                "other, use IntervalJoin"
             )
         self._windows = windows
         self.rules = {"windows": rule_of(windows)}

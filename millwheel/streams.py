@@ -61,6 +61,9 @@ class Stream(Generic[V]):
         self.instants: dict[str, str] | None = None
         """Fields from which a value's timestamp follows, and how: those of its window. None: none
         are known."""
+        self.spreads: dict[str, tuple[int, int]] | None = None
+        """Fields that are times near a value's timestamp, with the least and the greatest number of
+        microseconds from the field to the timestamp. None: any field may be the event time."""
 
     def by(self, extractor: Callable[[V], Key], *, version: int = 1) -> Input[V]:
         """Read this stream by the key that `extractor` returns for each value.

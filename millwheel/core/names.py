@@ -4,7 +4,9 @@ import re
 
 from millwheel.errors import GraphError
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
+MOST_LETTERS = 48
+
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MOST_LETTERS - 1}}}\Z")
 
 
 def check_name(name: str, what: str) -> str:
@@ -12,6 +14,6 @@ def check_name(name: str, what: str) -> str:
     if not isinstance(name, str) or not _NAME.match(name):
         raise GraphError(
             f"{name!r} cannot name a {what}: use lower-case letters, digits and underscores, "
-            "starting with a letter, 48 characters at the most"
+            f"starting with a letter, {MOST_LETTERS} characters at the most"
         )
     return name

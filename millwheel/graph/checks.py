@@ -344,7 +344,10 @@ def check_order(stream: Stream[Any], use: SinkUse) -> None:
     if not isinstance(use.sink, Table):
         advice = "Write them to a table with a key, which others can follow"
     elif stream.owners is None:
-        advice = "Add the columns of GROUP BY or PARTITION BY to the result"
+        advice = (
+            "Add the columns of GROUP BY or PARTITION BY to the result, with the types that they "
+            "have there"
+        )
     else:
         advice = (
             f"Its key must contain ({', '.join(stream.owners)}), and the sink have no row= function"

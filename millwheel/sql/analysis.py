@@ -18,6 +18,22 @@ from millwheel.sql.types import SqlType
 from millwheel.sql.window_tables import END, Window, microseconds, window_of_rows
 from millwheel.windows import Session
 
+Spread = tuple[int, int]
+"""The least and the greatest number of microseconds from a time to the timestamp of its row."""
+
+
+def common_spreads(
+    one: Mapping[str, Spread] | None, other: Mapping[str, Spread] | None
+) -> dict[str, Spread] | None:
+    """Those of rows of which each has one of two origins."""
+    if one is None or other is None:
+        return None
+    return {
+        name: (min(one[name][0], other[name][0]), max(one[name][1], other[name][1]))
+        for name in one
+        if name in other
+    }
+
 
 @dataclass(frozen=True)
 class ResultColumns:
@@ -75,7 +91,7 @@ class Analyzed:
     @property
     def keys(self) -> list[t.Typed]:
         """The groups besides the windows."""
-        return [value for value in self.groups if not is_window(value)]
+        return [value for value in self.groups if not is_of_window(value)]
 
     @property
     def has_aggregates(self) -> bool:
@@ -96,10 +112,11 @@ class Analyzed:
         if not self.has_groups:
             return None
         found = []
+        values = list(self.columns.values)
         for key in self.keys:
-            if key not in self.columns.values:
+            if key not in values:
                 return None
-            found.append(self.columns.names[list(self.columns.values).index(key)])
+            found.append(self.columns.names[values.index(key)])
         return tuple(found)
 
     def instants(self, known: Mapping[str, str]) -> dict[str, str]:
@@ -125,6 +142,26 @@ class Analyzed:
                 found[name] = how
         return found
 
+    def spreads(self, known: Mapping[str, Spread] | None) -> dict[str, Spread] | None:
+        """The result columns that are times near the timestamp of a row, and how near.
+
+        Args:
+            known: those of the rows that it reads.
+        """
+        if self.has_groups and self.window is not None:
+            stream = self.source.stream
+            ends = self.instants({} if stream is None else stream.instants or {})
+            return {name: (-1, -1) for name, how in ends.items() if how == END}
+        if self.has_groups or known is None:
+            return None
+        return {
+            name: known[value.name]
+            for name, value in zip(self.columns.names, self.columns.values, strict=True)
+            if isinstance(value, t.ColumnValue)
+            and value.table not in (WINDOW, ITEM)
+            and value.name in known
+        }
+
     def with_columns(self, columns: ResultColumns) -> Analyzed:
         return replace(self, columns=columns)
 
@@ -132,6 +169,12 @@ class Analyzed:
 def is_window(value: t.Typed) -> bool:
     """Whether a value is the start or the end of a window."""
     return isinstance(value, t.ColumnValue) and value.table == WINDOW
+
+
+def is_of_window(value: t.Typed) -> bool:
+    """Whether a value follows from the window alone."""
+    columns = [part for part in t.walk(value) if isinstance(part, t.ColumnValue)]
+    return bool(columns) and all(map(is_window, columns))
 
 
 def analyze(query: s.Select, source: Relation, *, is_named: bool) -> Analyzed:
@@ -205,7 +248,7 @@ def _check_groups(query: s.Select, found: Analyzed) -> None:
                 continue
             raise SqlError(f"{word.upper()} is for groups", place, "This query keeps nothing")
     elif found.window is not None:
-        if len(found.keys) == len(found.groups) and not found.window.is_of_rows:
+        if not any(map(is_window, found.groups)) and not found.window.is_of_rows:
             raise SqlError(
                 "groups over windows contain the window",
                 query.place,
@@ -350,7 +393,7 @@ def _distinct(query: s.Select, columns: ResultColumns) -> list[t.Typed]:
     for value in columns.values:
         if value not in found and not isinstance(value, t.ConstantValue):
             found.append(value)
-    return found
+    return found or list(columns.values[:1])
 
 
 def _window_of_groups(

@@ -13,7 +13,15 @@ from millwheel.errors import SqlError
 from millwheel.sql import accumulating as a
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
-from millwheel.sql.analysis import Analyzed, ResultColumns, analyze, composed, settled
+from millwheel.sql.analysis import (
+    Analyzed,
+    ResultColumns,
+    analyze,
+    common_spreads,
+    composed,
+    is_window,
+    settled,
+)
 from millwheel.sql.catalog import postgres
 from millwheel.sql.conditions import columns_in, conjunction, conjuncts
 from millwheel.sql.definitions import DefinedTable
@@ -38,7 +46,7 @@ from millwheel.sql.loops import (
     sums_of,
 )
 from millwheel.sql.planned import Assembly, Planned
-from millwheel.sql.rank_planning import RankPlanner, check_rank_selected, rows_only
+from millwheel.sql.rank_planning import RankPlanner, rows_only
 from millwheel.sql.ranking import ranking_of
 from millwheel.sql.relations import JOINED, from_item, relation_of
 from millwheel.sql.resolving import Resolver
@@ -48,7 +56,7 @@ from millwheel.sql.steps import GroupTotals, Loop, NewGroups
 from millwheel.sql.types import SqlType, shown
 from millwheel.sql.window_tables import check_lines, window_lines
 from millwheel.streams import Stream
-from millwheel.windows import Early
+from millwheel.windows import Early, rule_of
 
 
 class Planner:
@@ -129,9 +137,10 @@ class Planner:
         if ranked.is_updating:
             self._ranks[ranked.name] = planner
         self._of_queries[id(subquery.query)] = ranked
-        found = self._resolved(ranking.outer, target, is_named=is_named)
-        check_rank_selected(ranking, found)
-        return found
+        try:
+            return self._resolved(ranking.outer, target, is_named=is_named)
+        finally:
+            del self._of_queries[id(subquery.query)]
 
     def _resolved(self, query: s.Select, target: str, *, is_named: bool) -> Analyzed:
         if query.source is None:
@@ -232,6 +241,8 @@ class Planner:
         instants = query.instants(source.instants or {})
         known = instants if target.instants is None else target.instants
         target.instants = {name: how for name, how in known.items() if instants.get(name) == how}
+        spreads = query.spreads(source.spreads)
+        target.spreads = spreads if is_first else common_spreads(target.spreads, spreads)
         if not is_first and (target.is_updating or query.updates):
             raise SqlError(
                 f'"{target.name}" gets rows of several queries, and rows of one replace others',
@@ -264,14 +275,22 @@ class Planner:
         checks = check_lines(window.time, generator) if window is not None and before else []
         opened = expansion_lines(query.source.expansions, generator)
         code = select_source(checks, before, opened, condition, f"{row}({fields})")
-        arrays = [each.array for each in query.source.expansions]
-        meaning = "; ".join([*query.columns.names, *map(_written, (*values, where, *arrays))])
+        unnested = [each.meaning for each in query.source.expansions]
+        written = [*map(_written, (*values, where)), *unnested]
+        meaning = "; ".join([*query.columns.names, *written])
+        meaning += f" IN {rule_of(window.assigner)}" if window is not None and before else ""
         made = Generated("select", code, generator.names, meaning, generator.places)
         loop = Loop(made, target, query)
         self._assembly.add(loop, source.spread())
 
     def _grouped(self, query: Analyzed, source: Stream[Any], target: Stream[Any]) -> None:
         group = _Group(query, target)
+        if query.emission.late_into == target.name:
+            raise SqlError(
+                f'"{target.name}" receives the rows of this query',
+                query.place,
+                "Give late records a stream of their own",
+            )
         if query.emission.late_into is not None:
             self._grouped_by_record(query, source, group)
             return
@@ -324,14 +343,15 @@ class _Group:
         having = None if query.having is None else grouping.of(query.having)
         self._plans = grouping.plans
         self._slots = [slot for plan in self._plans for slot in plan.slots]
-        arrays = [each.array for each in query.source.expansions]
         nodes = [plan.node for plan in self._plans]
-        parts = [query.where, *keys, *nodes, *results, having, *arrays]
-        self._meaning = "; ".join([*query.columns.names, *map(_written, parts)])
+        parts = [query.where, *keys, *nodes, *results, having]
+        unnested = [each.meaning for each in query.source.expansions]
+        self._meaning = "; ".join([*query.columns.names, *map(_written, parts), *unnested])
         self.partial = _partial(keys, self._slots)
         records = GroupedRecords(
             keys, self._plans, query.where, query.window, query.source.expansions
         )
+        _check_windows(query, records)
         self.loop = adding_loop(records, self.partial, self._meaning)
         self.key = key_maker(keys, self._meaning)
         self.record_key = record_key(keys, self._meaning)
@@ -369,6 +389,27 @@ class _Group:
             return totals if emission.retain is None else Expiring(totals, after=emission.retain)
         fold = fold_of(self._plans, self._slots, self._meaning)
         return self._windowed(fold, "amend" if emission.amends else "drop")
+
+
+def _check_windows(query: Analyzed, records: GroupedRecords) -> None:
+    """Refuse expressions over a record and its window where a record has several windows, or one
+    that is not known yet.
+
+    Raises:
+        SqlError: there is one.
+    """
+    is_known = query.window is None or query.window.is_tumbling
+    if is_known and query.emission.late_into is None:
+        return
+    for value in records.of_record:
+        for part in t.walk(value):
+            if is_window(part) and isinstance(part, t.ColumnValue):
+                raise SqlError(
+                    f"{part.name} is not known before the records are grouped",
+                    part.place,
+                    "In a condition on windows alone, use HAVING; or compute it in a query around "
+                    "this one",
+                )
 
 
 class _Grouping:

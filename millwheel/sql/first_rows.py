@@ -96,7 +96,7 @@ class FirstRows(Computation[Any, Any]):
         row: makes the result of a row and its rank.
         row_type: the type of the rows.
         to: the stream of results.
-        meaning: of the query, which a deploy compares.
+        meaning: of the ranks, which a deploy compares.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class FirstRows(Computation[Any, Any]):
         self._to = to
         self.writes = (to,)
         self.state_rules = {"query": meaning}
+        self.rules = {"row": row.meaning}
         self._state: Any = msgspec.defstruct(
             "FirstRows", [("rows", list[row_type], msgspec.field(default_factory=list))]
         )

@@ -7,7 +7,7 @@ holds little for each record, and a stream can be joined with itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 from millwheel.computations import IntervalJoin, LastingJoin, TemporalJoin, WindowJoin
 from millwheel.errors import SqlError
 from millwheel.sql import typed as t
-from millwheel.sql.analysis import length_of
+from millwheel.sql.analysis import Spread, length_of
 from millwheel.sql.conditions import (
     EqualKeys,
     TimeBound,
@@ -31,15 +31,16 @@ from millwheel.sql.generated import Generated
 from millwheel.sql.generating import Generator
 from millwheel.sql.keys import check_key, key_of
 from millwheel.sql.loops import of_record, select_source
+from millwheel.sql.place import Place
 from millwheel.sql.planned import Assembly
 from millwheel.sql.relations import JOINED, FromItem, JoinedTables, JoinStep
 from millwheel.sql.schemas import Field, fields_of, python_type
 from millwheel.sql.scopes import WINDOW, WINDOW_COLUMNS, NoScope
 from millwheel.sql.steps import Loop
 from millwheel.sql.types import TIMESTAMPTZ
-from millwheel.sql.window_tables import ROWS, check_lines, window_lines
+from millwheel.sql.window_tables import END, ROWS, check_lines, window_lines
 from millwheel.streams import Input, Stream
-from millwheel.windows import Tumbling
+from millwheel.windows import Months, Tumbling, rule_of
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -48,6 +49,15 @@ _UNBOUNDED = (
     "join windows of one size: ON a.id = b.id AND a.window_start = b.window_start; or say for how "
     "long records wait for a partner: RETAIN INTERVAL '1 day' after ON, or RETAIN UNBOUNDED"
 )
+
+
+_EVENT_TIME: Spread = (-1, 0)
+"""Of a column that is checked (`check_times`): a window's end is a microsecond after its row."""
+
+
+def _later(spreads: Mapping[str, Spread], most: int) -> dict[str, Spread]:
+    """As `spreads`, for timestamps that are up to so many microseconds later."""
+    return {time: (least, greatest + most) for time, (least, greatest) in spreads.items()}
 
 
 @dataclass
@@ -103,12 +113,57 @@ class JoinSide:
         return {a: known[name] for a, name in self.names.items() if name in known}
 
     @property
-    def tumbling(self) -> Tumbling | None:
+    def windows(self) -> Tumbling | Months | None:
         """The windows of its records, which are no results of windows yet."""
         if self.item is None or self.item.window is None:
             return None
         assigner = self.item.window.assigner
-        return assigner if isinstance(assigner, Tumbling) else None
+        return assigner if isinstance(assigner, (Tumbling, Months)) else None
+
+    @property
+    def columns_of_stream(self) -> set[str]:
+        """Its attributes without those of windows."""
+        if self.windows is None:
+            return self.columns
+        return {a for a, name in self.names.items() if name not in WINDOW_COLUMNS}
+
+    @property
+    def timed(self) -> Collection[str]:
+        """Its attributes that may be times near its timestamps."""
+        return self.columns_of_stream if self.stream.spreads is None else self._spreads
+
+    @property
+    def known_spreads(self) -> dict[str, Spread]:
+        """How far its timestamps are from its times."""
+        times = set(self.times)
+        if self.item is not None and self.item.window is not None:
+            times |= {a for a, name in self.names.items() if name == self.item.window.time}
+        return {**dict.fromkeys(times, _EVENT_TIME), **self._spreads}
+
+    @property
+    def _spreads(self) -> dict[str, Spread]:
+        known = self.stream.spreads or {}
+        return {a: known[name] for a, name in self.names.items() if name in known}
+
+    def spread(self, time: str, place: Place) -> Spread:
+        """How far its timestamps are from one of its times, which is checked if it has to be.
+
+        Raises:
+            SqlError: nothing is known about it.
+        """
+        if self.stream.spreads is None:
+            self.times.add(time)
+            return _EVENT_TIME
+        found = self._spreads.get(time)
+        if found is None:
+            of = "the joins before" if self.item is None else f'the queries of "{self.label}"'
+            raise SqlError(
+                f"{time} is not the event time of the rows that {of} give",
+                place,
+                "Join by a time that the joins before have bounded, or by the end of a window; or "
+                "say for how long rows wait for a partner: RETAIN INTERVAL '1 day'",
+            )
+        return found
 
 
 class JoinPlanner:
@@ -155,6 +210,12 @@ class JoinPlanner:
             later += [step.as_of for step in steps[number + 1 :] if step.as_of is not None]
             needed = self._used.union(*(columns_in(value, JOINED) for value in later))
             pair = _Pair(step, left, right, conditions[number], step.retain or retain)
+            if pair.later and any(each.keeps_right for each in steps[number + 1 :]):
+                raise SqlError(
+                    "a condition with AS OF is tested after all joins, and an outer join follows",
+                    pair.later[0].place,
+                    "Join AS OF in a query of its own: CREATE STREAM ... AS SELECT",
+                )
             rest += pair.later
             needed.update(*(columns_in(value, JOINED) for value in pair.later))
             left = self._joined(pair, needed, number + 1)
@@ -180,7 +241,9 @@ class JoinPlanner:
         used = columns_in(condition, JOINED)
         for number, attributes in enumerate(self._tables.attributes):
             if used and used <= set(attributes.values()) and _tables_of(condition) == {JOINED}:
-                if self._tables.nullable(number, len(self._tables.steps)):
+                is_version = number > 0 and self._tables.steps[number - 1].as_of is not None
+                # Not of versions: an older one that fits would take the place of the newest one.
+                if is_version or self._tables.nullable(number, len(self._tables.steps)):
                     return False
                 self._pushed[number].append(condition)
                 return True
@@ -215,7 +278,9 @@ class JoinPlanner:
         ]
         self._assembly.add(join, *inputs)
         stream.instants = {a: how for a, how in pair.instants.items() if a in columns}
-        return JoinSide(stream, "joined", columns, None, {column: column for column in columns})
+        names = {f.name: f.name for f in fields}
+        stream.spreads = {a: near for a, near in pair.spreads().items() if a in columns}
+        return JoinSide(stream, "joined", columns, None, names)
 
     def _is_optional(self, attribute: str, upto: int) -> bool:
         for number, attributes in enumerate(self._tables.attributes):
@@ -271,13 +336,15 @@ class JoinPlanner:
         )
         window = None if side.item is None else side.item.window
         before = window_lines(window, [*values, where], generator)
-        checks = check_lines(window.time, generator) if window is not None and before else []
-        for time in sorted(side.times):
-            checks += check_lines(side.names[time], generator)
+        times = {side.names[time] for time in side.times}
+        if window is not None and window.time is not None:
+            times.add(window.time)
+        checks = [line for time in sorted(times) for line in check_lines(time, generator)]
         condition = "" if where is None else generator.truth(where)
         source = select_source(checks, before, (), condition, f"{row}({made})")
         meaning = "; ".join([*columns, *map(t.written, values)])
         meaning += "" if where is None else f" WHERE {t.written(where)}"
+        meaning += "" if window is None else f" IN {rule_of(window.assigner)}"
         return Loop(Generated("select", source, generator.names, meaning, generator.places), stream)
 
 
@@ -303,14 +370,15 @@ class _Pair:
         self._check_updating()
         for condition in conditions:
             self._take(condition)
-        self._windows: Tumbling | None = None
+        self._windows: Tumbling | Months | None = None
         self._bound: TimeBound | None = None
+        self._distances = (1, 1)
+        """How many microseconds earlier and later a right record may be."""
         self.instants: dict[str, str] = {}
         if step.as_of is None:
             self._find_windows()
             if self._windows is None:
-                conditions = [*self._on, *(keys.condition for keys in self._keys)]
-                self._bound = time_bound(conditions, JOINED, left.columns, right.columns)
+                self._find_bound()
         self._check_keys()
         self._check_bounded()
 
@@ -331,7 +399,7 @@ class _Pair:
         used = columns_in(condition, JOINED)
         if used and used <= left.columns and not step.keeps_left and left.item is not None:
             left.kept.append(condition)
-        elif used and used <= right.columns and not step.keeps_right:
+        elif used and used <= right.columns and not step.keeps_right and step.as_of is None:
             right.kept.append(condition)
         elif found := equal_keys(condition, JOINED, left.columns, right.columns):
             self._keys.append(found)
@@ -363,16 +431,42 @@ class _Pair:
             and keys.columns[0] in instants[0]
             and instants[0][keys.columns[0]] == instants[1].get(keys.columns[1])
         ]
-        raw = [side.tumbling for side in (self.left, self.right) if side.tumbling is not None]
+        raw = [side.windows for side in (self.left, self.right) if side.windows is not None]
         if not same or (len(raw) == 2 and repr(raw[0]) != repr(raw[1])):
             return
         self._windows = raw[0] if raw else ROWS
-        rest = [keys for keys in self._keys if keys not in same]
-        self._keys = rest or same[:1]
+        step = self._step
+        left_known, right_known = not step.keeps_right, not step.keeps_left
+        by_end = all(instants[0][keys.columns[0]] == END for keys in same if keys.columns)
+        if len(raw) == 1 and by_end:
+            # The results of windows may end within the windows of the records: their end stays a
+            # part of the key, and those without a partner wait until the latter close.
+            left_known &= self.left.windows is not None or not step.keeps_left
+            right_known &= self.right.windows is not None or not step.keeps_right
+        else:
+            rest = [keys for keys in self._keys if keys not in same]
+            self._keys = rest or same[:1]
         self.instants = {
-            **(instants[0] if not self._step.keeps_right else {}),
-            **(instants[1] if not self._step.keeps_left else {}),
+            **(instants[0] if left_known else {}),
+            **(instants[1] if right_known else {}),
         }
+
+    def _find_bound(self) -> None:
+        """How far apart the timestamps of partners are, if times of theirs are bounded."""
+        conditions = [*self._on, *(keys.condition for keys in self._keys)]
+        sides = self.left, self.right
+        found = time_bound(conditions, JOINED, *(side.timed for side in sides))
+        if found is None and self._retain is None:
+            found = time_bound(conditions, JOINED, *(side.columns_of_stream for side in sides))
+        if found is None:
+            return
+        self._bound = found
+        left = self.left.spread(found.left, self._step.place)
+        right = self.right.spread(found.right, self._step.place)
+        self._distances = (
+            max(left[1] - right[0] - found.earliest, 1),
+            max(right[1] - left[0] + found.latest, 1),
+        )
 
     def _check_bounded(self) -> None:
         step = self._step
@@ -398,20 +492,29 @@ class _Pair:
         if step.kind not in ("INNER", "LEFT"):
             raise SqlError(f"{step.kind} JOIN with AS OF is not available", step.place)
         assert as_of is not None
-        is_column = isinstance(as_of, t.ColumnValue) and as_of.name in self.left.columns
-        if not is_column or as_of.type != TIMESTAMPTZ:
+        is_time = (
+            isinstance(as_of, t.ColumnValue)
+            and as_of.type == TIMESTAMPTZ
+            and as_of.name in self.left.timed
+            and max(map(abs, self.left.spread(as_of.name, as_of.place))) <= 1
+        )
+        if not is_time:
             raise SqlError(
                 "FOR SYSTEM_TIME AS OF takes the column with the event time of the row that is "
                 "joined",
                 as_of.place,
+                ""
+                if self.left.item is not None
+                else "Of joined rows, this is the later time of "
+                "the two: take that one, or join AS OF first",
             )
+        self.left.times |= columns_in(as_of, JOINED)
         if step.kind == "LEFT" and self._on:
             raise SqlError(
                 "a LEFT JOIN with AS OF has equalities in ON and nothing else",
                 self._on[0].place,
                 "Write the condition in WHERE, or in a CASE",
             )
-        self.left.times |= columns_in(as_of, JOINED)
         self.later = self._on
         self._on = []
 
@@ -424,9 +527,6 @@ class _Pair:
             )
         self.left.keys = [keys.left for keys in self._keys]
         self.right.keys = [keys.right for keys in self._keys]
-        if self._bound is not None:
-            for side, column in ((self.left, self._bound.left), (self.right, self._bound.right)):
-                side.times.add(column)
 
     # -- the computation --------------------------------------------------------------------------
 
@@ -459,7 +559,7 @@ class _Pair:
             return WindowJoin(left, right, self._windows, **options)
         if self._is_lasting:
             return LastingJoin(left, right, **options)
-        before, after = self._distances()
+        before, after = (timedelta(microseconds=micros) for micros in self._lengths)
         return IntervalJoin(left, right, before=before, after=after, **options)
 
     @property
@@ -468,21 +568,32 @@ class _Pair:
         bounded = self._windows is not None or self._bound is not None
         return not bounded and self._retain.length is None
 
-    def _distances(self) -> tuple[timedelta, timedelta]:
-        """How much earlier and later a right record may be.
+    @property
+    def _lengths(self) -> tuple[int, int]:
+        """How many microseconds earlier and later a right record may be.
 
-        The end of a window is a microsecond behind the timestamp of its result, so that both are
-        larger by that; the condition of the pair is exact.
+        The condition of the pair is exact, this is not.
         """
-        if self._bound is None:
-            length = length_of(self._retain, NoScope())
-            assert length is not None
-            return length, length
-        earlier, later = -self._bound.earliest, self._bound.latest
-        return (
-            timedelta(microseconds=max(earlier, 0)) + _MICROSECOND,
-            timedelta(microseconds=max(later, 0)) + _MICROSECOND,
-        )
+        if self._bound is not None:
+            return self._distances
+        length = length_of(self._retain, NoScope())
+        assert length is not None
+        return (length // _MICROSECOND,) * 2
+
+    def spreads(self) -> dict[str, Spread]:
+        """How far the timestamps of results are from times that they contain."""
+        left, right = self.left.known_spreads, self.right.known_spreads
+        if self._step.as_of is not None:
+            return left
+        if self._windows is not None:
+            if isinstance(self._windows, Months) or self._windows.is_local:
+                return {}
+            later = self._windows.size - 1
+            return _later({**left, **right}, later)
+        if self._is_lasting:
+            return {}
+        before, after = self._lengths
+        return {**_later(left, after), **_later(right, before)}
 
     def _test(self) -> Generated | None:
         """The function that tests a pair; None: all pairs of a key are partners."""

@@ -16,7 +16,7 @@ from millwheel.sql.generating import Generator
 from millwheel.sql.keys import decoded, key_function
 from millwheel.sql.relations import ITEM, Expansion
 from millwheel.sql.scopes import WINDOW
-from millwheel.sql.window_tables import Window, check_lines
+from millwheel.sql.window_tables import Window, check_lines, window_lines
 from millwheel.streams import Stream
 
 GROUP, RESULT = "group", "aggregate"
@@ -97,6 +97,13 @@ class GroupedRecords:
     window: Window | None
     expansions: Sequence[Expansion]
 
+    @property
+    def of_record(self) -> list[t.Typed]:
+        """The expressions that are evaluated for each record."""
+        found = [*self.keys, *(plan.node for plan in self.plans)]
+        found += [] if self.where is None else [self.where]
+        return found + [each.array for each in self.expansions]
+
 
 def adding_loop(of: GroupedRecords, partial: type, meaning: str) -> Generated:
     """The loop that adds up the records of a chunk by key and part of time."""
@@ -131,7 +138,8 @@ def adding_loop(of: GroupedRecords, partial: type, meaning: str) -> Generated:
             added = [f"if {generator.truth(plan.node.filter)}:", *(f"    {x}" for x in added)]
         inner += added
     heads = expansion_lines(of.expansions, generator)
-    lines += [f"    {line}" for line in ["place += 1", *_inside(heads, inner)]]
+    before = window_lines(window, of.of_record, generator)
+    lines += [f"    {line}" for line in ["place += 1", *before, *_inside(heads, inner)]]
     lines += [
         "found, micros, places = [], [], []",
         "for key, slots in groups.items():",

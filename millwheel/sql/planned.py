@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
+from millwheel.core.names import MOST_LETTERS
 from millwheel.streams import Input, Stream
 
 
@@ -28,6 +30,18 @@ class Planned:
     """Streams of late records."""
 
 
+_LETTERS = MOST_LETTERS - len("captured_")
+"""The harness captures a stream in a table with this prefix, and a step is called ``make_...``."""
+
+
+def _shortened(name: str) -> str:
+    """A name of a length that is allowed; a hash has the place of what is left out."""
+    if len(name) <= _LETTERS:
+        return name
+    digest = blake2b(name.encode(), digest_size=3).hexdigest()
+    return f"{name[: _LETTERS - 7]}_{digest}"
+
+
 class Assembly:
     """Collects the steps of a statement.
 
@@ -41,10 +55,10 @@ class Assembly:
 
     def name(self, wanted: str) -> str:
         """A name for a step or a stream of this statement."""
-        number, found = 1, wanted
+        number, found = 1, _shortened(wanted)
         while found in self._taken:
             number += 1
-            found = f"{wanted}_{number}"
+            found = _shortened(f"{wanted}_{number}")
         self._taken.add(found)
         return found
 

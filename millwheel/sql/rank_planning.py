@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from millwheel.sql.schemas import struct_of
 from millwheel.sql.scopes import NoScope
 from millwheel.sql.steps import Loop
 from millwheel.sql.types import INT8
-from millwheel.sql.window_tables import ROWS
+from millwheel.sql.window_tables import END, ROWS
 from millwheel.streams import Stream
 
 
@@ -87,6 +88,7 @@ class RankPlanner:
             self._in_windows(ranked)
             names = [name for name, _ in self._visible]
             ranked.instants = {name: how for name, how in instants.items() if name in names}
+            ranked.spreads = {name: (-1, -1) for name, how in instants.items() if how == END}
         else:
             self._check_kept()
             ranked.is_updating = True
@@ -177,7 +179,11 @@ class RankPlanner:
             columns: of the query over the ranked rows.
 
         Returns:
-            The columns that hold the partition; None: they do not hold all of it.
+            The columns that identify a row: those of the partition and the rank; None: the
+            partition is not among them.
+
+        Raises:
+            SqlError: the rank is not in the result, so that no row could replace another.
         """
         generator = Generator(lambda column: self._of_row(column.name))
         fields = ", ".join(
@@ -197,24 +203,18 @@ class RankPlanner:
             for name, value in zip(columns.names, columns.values, strict=True)
             if isinstance(value, t.ColumnValue)
         }
-        owners = [shown.get(name or "") for name in self._by]
+        by = list(self._by)
+        if self._ranking.limit > 1:
+            self._check_rank(shown)
+            by.append(self._ranking.name)
+        owners = [shown.get(name or "") for name in by]
         return None if None in owners else tuple(name for name in owners if name is not None)
 
-
-def check_rank_selected(ranking: Ranking, found: Analyzed) -> None:
-    """Refuse rows that nothing identifies, so that none could replace another.
-
-    Raises:
-        SqlError: the rank of rows without windows is not in the result.
-    """
-    if not found.source.is_updating or ranking.name is None or ranking.limit == 1:
-        return
-    if not any(
-        isinstance(value, t.ColumnValue) and value.name == ranking.name
-        for value in found.columns.values
-    ):
-        raise SqlError(
-            "rows that leave the first ones would stay in the result",
-            ranking.outer.place,
-            f"Add {ranking.name} to the columns: then a row replaces the one with its rank",
-        )
+    def _check_rank(self, shown: Mapping[str, str]) -> None:
+        if self._ranking.name not in shown:
+            raise SqlError(
+                "rows that leave the first ones would stay in the result",
+                self._ranking.outer.place,
+                f"Add {self._ranking.name} to the columns: then a row replaces the one with its "
+                "rank",
+            )

@@ -58,6 +58,11 @@ def ranking_of(query: s.Select, *, is_named: bool) -> Ranking | None:
         return None
     rank, over = ranks[0], ranks[0].value
     assert isinstance(over, s.Over)
+    if source.query.distinct:
+        raise SqlError(
+            "DISTINCT in a query with a rank removes rows after they are ranked", over.place,
+            "Leave it out, or rank the rows of FROM (SELECT DISTINCT ...) AS x",
+        )  # fmt: skip
     if len(ranks) > 1 or query.joins:
         raise SqlError(
             "one rank can be computed at a time, without joins", over.place,
@@ -149,15 +154,21 @@ def _as_limit(part: s.Expression | None, name: str, alias: str | None) -> tuple[
 
 def _of_distinct(query: s.Select, *, is_named: bool) -> Ranking:
     """DISTINCT ON as the first row of each partition."""
-    count = len(query.distinct_on)
-    first = [order.value for order in query.order[:count]]
-    if any(value not in query.distinct_on for value in first):
+    columns = query.columns
+    partition: tuple[s.Expression, ...] = ()
+    for value in query.distinct_on:
+        found = _of_result(value, columns, "DISTINCT ON")
+        partition += (found,) if found not in partition else ()
+    orders = tuple(
+        replace(order, value=_of_result(order.value, columns, "ORDER BY")) for order in query.order
+    )
+    count = len(partition)
+    if any(order.value not in partition for order in orders[:count]):
         raise SqlError(
             "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
             query.order[0].value.place,
             "Begin ORDER BY with the expressions of DISTINCT ON",
         )
-    columns = query.columns
     if not is_named:
         columns = tuple(
             replace(column, name=column.name or f"column_{number}")
@@ -165,16 +176,51 @@ def _of_distinct(query: s.Select, *, is_named: bool) -> Ranking:
             else column
             for number, column in enumerate(columns)
         )
-    order = query.order[count:]
+    order = orders[count:]
     inner = replace(query, columns=columns, distinct=False, distinct_on=(), order=())
     kept = _kept_by_joins(query, query.emit.retain)
-    rows = _with_keys(replace(inner, emit=kept), query.distinct_on, order)
+    rows = _with_keys(replace(inner, emit=kept), partition, order)
     subquery = s.Subquery(rows, None, query.place)
     outer = s.Select(
         (s.Star(query.place, None),), subquery, (), None, (), None, False, (), (), s.Emit(),
         query.place,
     )  # fmt: skip
     return Ranking("row_number", 1, None, rows, count, order, query.emit.retain, outer)
+
+
+def _of_result(
+    value: s.Expression, columns: Sequence[s.ResultColumn | s.Star], clause: str
+) -> s.Expression:
+    """An expression of ORDER BY or DISTINCT ON: a number or a name may be that of a result column.
+
+    Raises:
+        SqlError: there is no such column, or several.
+    """
+    if isinstance(value, s.Number) and value.text.isdigit():
+        place = int(value.text)
+        before = columns[:place]
+        if any(isinstance(column, s.Star) for column in before):
+            raise SqlError(
+                f"{clause} position {place} comes after *", value.place, "Name the column"
+            )
+        found = before[place - 1] if 1 <= place <= len(columns) else None
+        if not isinstance(found, s.ResultColumn):
+            raise SqlError(f"{clause} position {place} is not in select list", value.place)
+        return found.value
+    if isinstance(value, s.Name) and value.table is None:
+        named: list[s.Expression] = []
+        for column in columns:
+            if isinstance(column, s.ResultColumn) and value.column == _name_in_result(column):
+                named += [column.value] if column.value not in named else []
+        if len(named) > 1:
+            raise SqlError(f'{clause} "{value.column}" is ambiguous', value.place)
+        return named[0] if named else value
+    return value
+
+
+def _name_in_result(column: s.ResultColumn) -> str | None:
+    own = column.value.column if isinstance(column.value, s.Name) else None
+    return column.name or own
 
 
 def _with_keys(

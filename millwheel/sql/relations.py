@@ -11,7 +11,7 @@ from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
 from millwheel.sql.resolving import Resolver
 from millwheel.sql.schemas import Field, fields_of
-from millwheel.sql.scopes import WINDOW_FIELDS, Scope, TableColumns
+from millwheel.sql.scopes import WINDOW_COLUMNS, WINDOW_FIELDS, Scope, TableColumns
 from millwheel.sql.types import INT8, shown
 from millwheel.sql.window_tables import Window, window_of
 from millwheel.streams import Stream
@@ -93,6 +93,11 @@ class Expansion:
     """The one of its number."""
     keeps_empty: bool
     """Whether an array without items gives one row, of NULL."""
+
+    @property
+    def meaning(self) -> str:
+        """A text that a deploy compares."""
+        return t.written(self.array) + (" or NULL" if self.keeps_empty else "")
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,13 @@ def _check_aliases(items: Sequence[FromItem]) -> None:
                 "Give one of them another name: ... AS other",
             )
         aliases.add(item.alias)
+        own = [field.name for field in item.fields if field.name in WINDOW_COLUMNS]
+        if item.window is not None and own:
+            raise SqlError(
+                f'"{item.alias}" has a column {own[0]}, and its windows have one as well',
+                item.place,
+                f"Give it another name: FROM (SELECT {own[0]} AS other, ...) AS x",
+            )
         if item.window is not None and not item.window.is_tumbling:
             raise SqlError(
                 "HOP and SESSION need GROUP BY", item.place, "Join the result of such a query"
@@ -251,13 +263,14 @@ def _expanded(relation: Relation, join: s.Join, number: int) -> Relation:
     if join.on is not None and join.on != s.Truth(join.on.place, True):
         raise SqlError("unnest is joined ON true", join.on.place, "Write the condition in WHERE")
     fields = [Field(unnested.column, element, True, shown(element))]
-    attributes = {unnested.column: f"item_{number}"}
+    # Names that no function of a user gets in the generated Python.
+    attributes = {unnested.column: f"_item{number}"}
     if unnested.ordinality is not None:
         fields.append(Field(unnested.ordinality, INT8, keeps_empty, "int"))
-        attributes[unnested.ordinality] = f"number_{number}"
+        attributes[unnested.ordinality] = f"_number{number}"
     table = TableColumns(ITEM, unnested.alias, fields, attributes)
-    numbered = None if unnested.ordinality is None else f"number_{number}"
-    expansion = Expansion(array, f"item_{number}", numbered, keeps_empty)
+    numbered = None if unnested.ordinality is None else f"_number{number}"
+    expansion = Expansion(array, f"_item{number}", numbered, keeps_empty)
     return replace(
         relation,
         scope=replace(scope, tables=[*scope.tables, table]),

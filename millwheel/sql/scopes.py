@@ -69,6 +69,14 @@ class Scope:
             for field in table.fields
             if field.name == name.column
         ]
+        is_of_window = name.column in WINDOW_COLUMNS and self.has_windows
+        if found and is_of_window and found[0][0] is self.tables[0]:
+            raise SqlError(
+                f'column reference "{name.column}" is ambiguous',
+                name.place,
+                f"{found[0][0].alias} has such a column, and its windows have one as well: give "
+                f"it another name, FROM (SELECT {name.column} AS other, ...) AS x",
+            )
         if len(found) > 1:
             raise SqlError(
                 f'column reference "{name.column}" is ambiguous',
@@ -78,7 +86,7 @@ class Scope:
         if found:
             table, field = found[0]
             return table.value(field, name)
-        if name.column in WINDOW_COLUMNS and self.has_windows and tables[0] is self.tables[0]:
+        if is_of_window and tables[0] is self.tables[0]:
             return t.ColumnValue(TIMESTAMPTZ, False, name.place, WINDOW, name.column)
         raise SqlError(
             f'column "{name.column}" does not exist', name.place, self._advice(name, tables)

@@ -71,7 +71,10 @@ class SourceParser(ExpressionParser):
                 "Available are TUMBLE, HOP and SESSION, as in TUMBLE(stream, time, "
                 "INTERVAL '1 minute'), and after a stream unnest(array)",
             )
-        name = self._named_stream(place)
+        return self._stream_or_query(self._named_stream(place), place)
+
+    def _stream_or_query(self, name: str, place: Place) -> s.Source:
+        """A stream, or a query of ``WITH``."""
         if name in self.named_queries:
             return s.Subquery(self.named_queries[name], self.alias() or name, place)
         return s.NamedStream(name, self.alias(), place)
@@ -128,7 +131,7 @@ class SourceParser(ExpressionParser):
             name = self._named_stream(begin)
             tokens.need("for", "system_time", "as", "of")
             as_of = self.expression()
-            right = s.NamedStream(name, self.alias(), begin)
+            right = self._stream_or_query(name, begin)
         else:
             right = self.source()
         on = None

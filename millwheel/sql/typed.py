@@ -240,6 +240,10 @@ def written(node: Typed) -> str:
             return f"{written(node.value)}::{node.type.name}{node.type.modifier}"
         case _:
             inner = ", ".join(map(written, children(node)))
+            if isinstance(node, Extreme):
+                inner = f"{node.better.key} {inner}"
+            if isinstance(node, QuantifiedValue):
+                inner = f"{node.operator.key} {inner}"
             kept_parts = [
                 str(getattr(node, name))
                 for name in ("kind", "value", "negated", "is_all")

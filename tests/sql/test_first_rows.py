@@ -37,6 +37,10 @@ SELECT account, r FROM (SELECT account, window_end, rank() OVER (PARTITION BY wi
 ORDER BY account) AS r FROM ({COUNTS}) c) x WHERE 3 >= r AND r = 2
 |
 SELECT DISTINCT ON (window_end) account, n FROM ({COUNTS}) c ORDER BY window_end, n DESC, account
+|
+SELECT DISTINCT ON (e) window_end AS e, account, -n AS n FROM ({COUNTS}) c ORDER BY e, n, 2 DESC
+|
+SELECT DISTINCT ON (2, window_end) account, window_end, c.n FROM ({COUNTS}) c ORDER BY 2, c.n, 1
 """
 
 

@@ -63,6 +63,18 @@ QUERIES = [
     "SELECT a.cents, b.cents AS b, c.item FROM payments a JOIN payments b ON a.account = b.account "
     "AND b.at BETWEEN a.at AND a.at + INTERVAL '2 minutes' LEFT JOIN orders c ON "
     "c.customer = b.account AND c.placed BETWEEN b.at - INTERVAL '1 h' AND b.at + INTERVAL '1 h'",
+    *(
+        f"SELECT a.cents, b.cents AS b, c.item FROM payments a {first} JOIN payments b ON a.account"
+        " = b.account AND b.at BETWEEN a.at - INTERVAL '1 s' AND a.at + INTERVAL '1 minute' "
+        f"{then} JOIN orders c ON c.customer = a.account AND c.placed BETWEEN a.at - INTERVAL '9 s'"
+        " AND a.at + INTERVAL '9 s'"
+        for first in ("", "LEFT", "RIGHT", "FULL")
+        for then in ("", "LEFT", "RIGHT", "FULL")
+    ),
+    f"SELECT p.cents, o.item, q.cents AS q FROM TUMBLE(payments, at, {MINUTE}) p JOIN "
+    f"TUMBLE(orders, placed, {MINUTE}) o ON p.account = o.customer AND p.window_start = "
+    f"o.window_start LEFT JOIN payments q ON q.at BETWEEN p.at AND p.at + {MINUTE} AND "
+    "q.account = p.account",
     "SELECT item, tag FROM orders, unnest(tags) AS tag",
     "SELECT item, tag FROM orders LEFT JOIN unnest(tags) AS x(tag) ON true",
     "SELECT item, tag, n FROM orders LEFT JOIN unnest(tags) WITH ORDINALITY AS x(tag, n) ON true",
@@ -111,13 +123,53 @@ SELECT window_start, sum(n) AS n FROM (
 |
 SELECT DISTINCT account, window_end FROM TUMBLE(payments, at, {MINUTE}) w
 |
+WITH c AS (
+    SELECT account, count(*) AS n, window_end FROM TUMBLE(payments, at, {MINUTE}) w
+    GROUP BY account, window_end
+)
+SELECT a.account, b.account AS other, c.account AS third FROM c a
+LEFT JOIN c b ON a.window_end = b.window_end AND a.account < b.account
+FULL JOIN c ON c.window_end = b.window_end AND c.n = b.n
+|
+WITH c AS (
+    SELECT account, count(*) AS n, window_end FROM TUMBLE(payments, at, {MINUTE}) w
+    GROUP BY account, window_end
+), d AS (
+    SELECT a.account, b.account AS other, b.window_end FROM c a
+    LEFT JOIN c b ON a.window_end = b.window_end AND a.account < b.account
+)
+SELECT d.account, d.other, p.cents FROM (SELECT other, account, window_end FROM d) d
+FULL JOIN payments p ON p.account = d.other AND p.at < d.window_end
+    AND p.at >= d.window_end - {MINUTE}
+|
+WITH h AS (
+    SELECT account, count(*) AS n, window_end FROM HOP(payments, at, INTERVAL '30 s', {MINUTE})
+    GROUP BY account, window_end
+)
+SELECT h.window_end, sum(p.cents) AS cents FROM TUMBLE(payments, at, {MINUTE}) p
+JOIN h ON p.account = h.account AND p.window_end = h.window_end GROUP BY h.window_end
+|
+SELECT DISTINCT 'a' AS a, 1 AS one FROM payments RETAIN UNBOUNDED
+|
 SELECT DISTINCT account, cents > 10 AS large FROM payments WHERE cents <> 0 RETAIN UNBOUNDED
 |
 SELECT account FROM payments GROUP BY account RETAIN INTERVAL '1 day'
 """
 
 
-@pytest.mark.parametrize("query", [*QUERIES, *NESTED.split("|")])
+HOPS = f"""(
+    SELECT account, count(*) AS n, window_end FROM HOP(payments, at, INTERVAL '30 s', {MINUTE})
+    GROUP BY account, window_end
+) h"""
+ENDS = [
+    f"SELECT p.cents, h.n FROM TUMBLE(payments, at, {MINUTE}) p {kind} JOIN {HOPS} "
+    "ON p.account = h.account AND p.window_end = h.window_end"
+    for kind in ("", "LEFT", "RIGHT", "FULL")
+]
+"""Windows that end together and do not begin together."""
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *NESTED.split("|"), *ENDS])
 async def test_a_query_over_several_streams_gives_the_rows_of_postgres(
     query: str, server: psycopg.Connection[Any]
 ) -> None:
@@ -194,14 +246,39 @@ async def test_a_row_is_joined_with_the_version_of_its_time() -> None:
     assert sorted(set(left) - set(inner)) == [(7, None), (300, None)]
 
 
-async def test_a_condition_besides_the_key_of_a_version() -> None:
+@pytest.mark.parametrize("word", ["AND", "WHERE"])
+async def test_a_condition_besides_the_key_of_a_version(word: str) -> None:
+    """It is tested for the newest version, whatever older ones there are."""
     rows = await rows_of(
         "INSERT INTO r SELECT p.cents, o.item FROM payments p JOIN orders FOR SYSTEM_TIME AS OF "
-        "p.at AS o ON p.account = o.customer AND o.item > 2 WHERE p.cents < 0",
+        f"p.at AS o ON p.account = o.customer {word} o.item > 2",
+        [*PAID, Payment("ann", second(80), 5)],
+        ORDERED,
+    )
+    assert sorted(rows) == [(-20, 7), (90, 3), (90, 3)]
+
+
+async def test_the_version_at_the_later_time_of_joined_rows() -> None:
+    rows = await rows_of(
+        "INSERT INTO r SELECT p.cents, q.cents AS q, o.item FROM payments p JOIN payments q ON "
+        "p.account = q.account AND q.at > p.at AND q.at < p.at + INTERVAL '1 h' JOIN orders "
+        "FOR SYSTEM_TIME AS OF q.at AS o ON p.account = o.customer",
         PAID,
         ORDERED,
     )
-    assert rows == [(-20, 7)]
+    assert sorted(rows) == [(90, 90, 3), (300, 90, 3), (300, 90, 3)]
+
+
+async def test_records_of_one_calendar_month_are_joined() -> None:
+    months = [EPOCH, EPOCH + timedelta(days=30, hours=23), EPOCH + timedelta(days=40)]
+    rows = await rows_of(
+        "INSERT INTO r SELECT p.cents, o.item FROM TUMBLE(payments, at, INTERVAL '1 month', "
+        "'Europe/Berlin') p JOIN TUMBLE(orders, placed, INTERVAL '1 month', 'Europe/Berlin') o "
+        "ON p.account = o.customer AND p.window_start = o.window_start",
+        [Payment("ann", at, n) for n, at in enumerate(months)],
+        [Order("ann", at, n) for n, at in enumerate(months)],
+    )
+    assert sorted(rows) == [(0, 0), (1, 1), (1, 2), (2, 1), (2, 2)]
 
 
 async def test_a_version_may_come_from_a_query_that_replaces_rows() -> None:
@@ -215,6 +292,17 @@ async def test_a_version_may_come_from_a_query_that_replaces_rows() -> None:
     assert sorted(rows) == [(1, 3), (2, 3)]
 
 
+async def test_a_version_may_come_from_a_query_of_with() -> None:
+    rows = await rows_of(
+        "INSERT INTO r WITH totals AS (SELECT customer, sum(item)::bigint AS items FROM orders "
+        "GROUP BY customer RETAIN UNBOUNDED) SELECT p.cents, items FROM payments p "
+        "JOIN totals FOR SYSTEM_TIME AS OF p.at ON customer = account",
+        [Payment("ann", second(500), 2)],
+        [Order("ann", second(1), 3), Order("ann", second(2), 4)],
+    )
+    assert rows == [(2, 7)]
+
+
 async def test_records_wait_for_a_partner_as_long_as_is_said() -> None:
     query = (
         "INSERT INTO r SELECT p.cents, o.item FROM payments p LEFT JOIN orders o ON "
@@ -226,14 +314,21 @@ async def test_records_wait_for_a_partner_as_long_as_is_said() -> None:
     assert rows == [(1, 60)]
 
 
-async def test_a_join_in_windows_follows_the_event_time() -> None:
+@pytest.mark.parametrize(
+    "join",
+    [
+        "payments p JOIN orders o ON p.account = o.customer AND o.placed = p.at",
+        "TUMBLE(payments, at, INTERVAL '1 hour') p JOIN TUMBLE(orders, placed, INTERVAL '1 hour') "
+        "o ON p.account = o.customer AND o.window_end = p.window_end",
+    ],
+)
+async def test_a_join_in_windows_follows_the_event_time(join: str) -> None:
     """As a window does: a record with another time in the column is refused."""
     pipeline = Pipeline("times")
     pipeline.inject(PAYMENTS, Inbox(), timestamp=lambda payment: payment.at)
     pipeline.inject(ORDERS, Inbox(), timestamp=lambda order: order.placed + timedelta(seconds=9))
     result = pipeline.sql(
-        "INSERT INTO r SELECT p.cents FROM payments p JOIN orders o ON p.account = o.customer "
-        "AND o.placed = p.at",
+        f"INSERT INTO r SELECT p.cents FROM {join}",
         on_error="dead_letter",
     )
     pipeline.sink(result, Discard())

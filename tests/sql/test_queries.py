@@ -56,6 +56,13 @@ INTERVAL '1 minute') GROUP BY account, window_start
 SELECT account, window_start, sum(cents) + count(*) AS both FROM TUMBLE(payments, at, INTERVAL \
 '1 minute') GROUP BY account, window_start HAVING count(*) > 1 OR max(fee) IS NULL
 SELECT at, fee, window_end, count(*) FROM TUMBLE(payments, at, INTERVAL '1 hour') GROUP BY 1, 2, 3
+SELECT account, window_start + INTERVAL '1 h' AS later, count(*) FROM HOP(payments, at, INTERVAL \
+'20 seconds', INTERVAL '1 minute') GROUP BY account, window_start, later
+SELECT at < window_start + INTERVAL '30 s' AS early, window_end, max(window_start) AS most, \
+count(*) FILTER (WHERE at > window_start) AS n FROM TUMBLE(payments, at, INTERVAL '1 minute') \
+WHERE window_start > '2024-01-01 00:00:30+00' GROUP BY 1, 2
+SELECT DISTINCT account, window_start, date_trunc('hour', window_end) AS hour FROM TUMBLE(payments,\
+ at, INTERVAL '1 minute')
 SELECT length(account) + 0 AS size, window_start, max(at) AS last FROM TUMBLE(payments, at, \
 INTERVAL '1 hour') GROUP BY 1, 2
 """.replace("\\\n", "")
@@ -314,6 +321,12 @@ TOTALS = "INSERT INTO r SELECT account, sum(cents)::bigint AS s FROM payments GR
             "FROM payments) AS x WHERE n < 3 RETAIN UNBOUNDED",
             ("n",),
         ),
+        (
+            "INSERT INTO r SELECT account, cents FROM (SELECT account, cents, row_number() OVER "
+            "(PARTITION BY account ORDER BY at) AS n FROM payments) AS x WHERE n < 2 "
+            "RETAIN UNBOUNDED",
+            ("account",),
+        ),
     ],
 )
 def test_rows_that_replace_others_are_written_by_the_step_that_makes_them(
@@ -335,6 +348,12 @@ def test_rows_that_replace_others_are_written_by_the_step_that_makes_them(
             "RETAIN UNBOUNDED",
             ("s",),
             "Add the columns of GROUP BY",
+        ),
+        (
+            "INSERT INTO r SELECT account, n FROM (SELECT account, row_number() OVER (PARTITION BY "
+            "account ORDER BY at) AS n FROM payments) AS x WHERE n < 3 RETAIN UNBOUNDED",
+            ("account",),
+            r"must contain \(account, n\)",
         ),
     ],
 )

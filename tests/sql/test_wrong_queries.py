@@ -105,6 +105,18 @@ WRONG = [
     (I + "account, sum(cents)" + T + "GROUP BY account", "SELECT", "Add window_start"),
     (I + "account, cents" + T + "GROUP BY account, window_start", "cents", "must appear in the"),
     (I + "sum(cents)" + T + "GROUP BY 7, window_start", "7", "GROUP BY position 7"),
+    (I + "count(*)" + T + "GROUP BY date_trunc('day', window_end)", "SELECT", "Add window_start"),
+    (I + "count(*) FROM HOP(payments, at, INTERVAL '1 s', INTERVAL '2 s') WHERE window_start > at "
+     "GROUP BY window_start", "window_start >", "use HAVING"),
+    (I + "max(at < window_end) FROM SESSION(payments, at, INTERVAL '1 s') GROUP BY window_start",
+     "max", "max(boolean) does not exist"),
+    (I + "count(*) FILTER (WHERE at < window_end) FROM SESSION(payments, at, INTERVAL '1 s') "
+     "GROUP BY window_start", "window_end)", "not known before the records are grouped"),
+    (I + "count(*)" + T + "WHERE at > window_start GROUP BY window_start LATE INTO late",
+     "window_start GROUP", "not known before the records are grouped"),
+    (I + "count(*)" + T + "GROUP BY window_start LATE INTO r", "SELECT", "a stream of their own"),
+    (I + "window_end, n FROM TUMBLE((SELECT count(*) AS n, window_end" + T + "GROUP BY window_end) "
+     "AS x, window_end, INTERVAL '1 hour')", "window_end, n", "is ambiguous. x has such a column"),
     (I + "cents" + P + " HAVING cents > 1", "cents > 1", "HAVING is for groups"),
     (I + "count(*)" + P + " HAVING count(*) > 1 RETAIN UNBOUNDED", "count(*) >", "take back rows"),
     (I + "cents" + P + " RETAIN UNBOUNDED", "RETAIN", "RETAIN is for groups"),
@@ -189,6 +201,9 @@ WRONG = [
      "no longer fits would stay"),
     (I + "n FROM (SELECT count(*) AS n" + P + " RETAIN UNBOUNDED) AS x, unnest(ARRAY[1]) AS y",
      "SELECT n", "no longer be in their order"),
+    (I + "account FROM (SELECT * FROM (SELECT account, row_number() OVER (PARTITION BY account "
+     "ORDER BY at) AS n" + P + ") AS x WHERE n < 3 RETAIN UNBOUNDED) AS y", "SELECT * FROM",
+     "Add n to the columns"),
     (KEPT + "; INSERT INTO r SELECT account, cents AS n" + P, "SELECT account, cents",
      "a table of its own"),
     (KEPT + "; INSERT INTO q SELECT p.cents FROM payments p JOIN r ON r.account = p.account RETAIN "
@@ -228,6 +243,27 @@ WRONG = [
     (I + "o.window_end, count(*) AS n FROM TUMBLE(payments, at, INTERVAL '1 s') p LEFT JOIN TUMBLE("
      "orders, placed, INTERVAL '1 s') o ON p.account = o.customer AND p.window_end = o.window_end "
      "GROUP BY 1", "SELECT o.window_end", "kept for ever"),
+    (I + "item FROM TUMBLE(payments, at, INTERVAL '1 s') p JOIN orders FOR SYSTEM_TIME AS OF "
+     "p.window_end AS o ON o.item = p.cents", "p.window_end AS", "the column with the event time"),
+    (J + "ON p.account = o.customer AND p.at BETWEEN o.placed - INTERVAL '1 s' AND o.placed JOIN "
+     "orders FOR SYSTEM_TIME AS OF p.at AS x ON x.item = o.item", "p.at AS", "the later time"),
+    (I + "o.item FROM payments p LEFT JOIN orders FOR SYSTEM_TIME AS OF p.at AS o ON o.item = "
+     "p.cents AND o.price < 3", "o.price <", "equalities in ON"),
+    (J.replace("JOIN orders o", "JOIN orders FOR SYSTEM_TIME AS OF p.at AS o")
+     + "ON p.account = o.customer AND o.item < p.cents FULL JOIN payments q ON q.at = p.at",
+     "o.item <", "an outer join follows"),
+    (J + "ON p.account = o.customer RETAIN INTERVAL '1 day' JOIN orders x ON x.item = o.item AND "
+     "x.placed = o.placed", "JOIN orders x",
+     "o_placed is not the event time of the rows that the joins before give"),
+    (I + "o.item FROM (SELECT account, max(at) AS last" + T + "GROUP BY account, window_start) c "
+     "JOIN orders o ON c.account = o.customer AND c.last = o.placed", "JOIN orders o",
+     "last is not the event time of the rows that the queries of \"c\" give"),
+    (I + "o.item FROM TUMBLE(payments, at, INTERVAL '1 s') p JOIN orders o ON p.account = "
+     "o.customer AND o.placed BETWEEN p.window_start AND p.window_start", "JOIN orders",
+     "keep all records for ever"),
+    (I + "o.item FROM orders o JOIN TUMBLE((SELECT count(*) AS n, window_end" + T + "GROUP BY "
+     "window_end) AS x, window_end, INTERVAL '1 h') AS y ON o.item = y.n RETAIN UNBOUNDED",
+     "TUMBLE((", "and its windows have one as well"),
     # items of arrays
     (I + "x FROM orders, unnest(item) AS x", "item)", "unnest takes an array, not bigint"),
     (I + "x FROM orders, unnest(tags, tags) AS x", ", tags)", "unnest takes one array"),
@@ -257,6 +293,14 @@ WRONG = [
      "WHERE n < 2", "rank", "has no arguments"),
     (F + "DISTINCT ON (account) cents FROM payments ORDER BY at RETAIN UNBOUNDED", "at RETAIN",
      "must match initial ORDER BY"),
+    (F + "DISTINCT ON (2) cents FROM payments ORDER BY at RETAIN UNBOUNDED", "2)",
+     "DISTINCT ON position 2 is not in select list"),
+    (F + "DISTINCT ON (1) * FROM payments RETAIN UNBOUNDED", "1)", "comes after *"),
+    (F + "DISTINCT ON (x) cents AS x, fee AS x FROM payments RETAIN UNBOUNDED", "x) c",
+     "is ambiguous"),
+    (F + "DISTINCT 1 AS one FROM payments", "SELECT", "kept for ever"),
+    (F + "n FROM (SELECT DISTINCT cents, row_number() OVER (ORDER BY at) AS n FROM payments) AS x "
+     "WHERE n < 2 RETAIN UNBOUNDED", "row_number", "FROM (SELECT DISTINCT"),
     (F + "DISTINCT account, count(*) FROM payments GROUP BY account", "SELECT", "DISTINCT with"),
     (F + "DISTINCT account" + T, "SELECT", "Add window_start to the columns"),
     # columns that no struct can have
