@@ -98,7 +98,7 @@ JOIN orders d ON d.customer = c.customer AND d.placed = c.placed AND d.price < c
 
 def test_a_query_is_the_same_in_each_process() -> None:
     """Whatever the order of Python's sets is."""
-    code = f"from tests.sql.test_query_meanings import *; print(described({JOINED!r}))"
+    code = f"import runpy; print(runpy.run_path({__file__!r})['described']({JOINED!r}))"
     seen = {
         subprocess.run(
             [sys.executable, "-c", code],
