@@ -250,7 +250,8 @@ WRONG = [
      + "ON p.account = o.customer AND o.item < p.cents FULL JOIN payments q ON q.at = p.at",
      "o.item <", "an outer join follows"),
     (J + "ON p.account = o.customer RETAIN INTERVAL '1 day' JOIN orders x ON x.item = o.item AND "
-     "x.placed = o.placed", "JOIN orders x", "o_placed is not the event time of the rows that the joins before give"),
+     "x.placed = o.placed", "JOIN orders x",
+     "o_placed is not the event time of the rows that the joins before give"),
     (I + "o.item FROM (SELECT account, max(at) AS last" + T + "GROUP BY account, window_start) c "
      "JOIN orders o ON c.account = o.customer AND c.last = o.placed", "JOIN orders o",
      "last is not the event time of the rows that the queries of \"c\" give"),
