@@ -77,6 +77,8 @@ class JoinSide:
     keys: list[t.Typed] = field(default_factory=list)
     times: set[str] = field(default_factory=set)
     """Attributes that have to be the event time."""
+    delay: int = 0
+    """How many microseconds rows without a partner are behind the records that they are."""
 
     def of_item(self, value: t.Typed) -> t.Typed:
         """A value over joined records, as one over records of this side's stream."""
@@ -280,7 +282,7 @@ class JoinPlanner:
         stream.instants = {a: how for a, how in pair.instants.items() if a in columns}
         names = {f.name: f.name for f in fields}
         stream.spreads = {a: near for a, near in pair.spreads().items() if a in columns}
-        return JoinSide(stream, "joined", columns, None, names)
+        return JoinSide(stream, "joined", columns, None, names, delay=pair.delay)
 
     def _is_optional(self, attribute: str, upto: int) -> bool:
         for number, attributes in enumerate(self._tables.attributes):
@@ -578,7 +580,17 @@ class _Pair:
             return self._distances
         length = length_of(self._retain, NoScope())
         assert length is not None
-        return (length // _MICROSECOND,) * 2
+        micros = length // _MICROSECOND
+        return micros + self.left.delay, micros
+
+    @property
+    def delay(self) -> int:
+        """How many microseconds rows without a partner are behind the records that they are."""
+        if self._windows is not None or self._step.as_of is not None or self._is_lasting:
+            return self.left.delay
+        before, after = self._lengths
+        alone = after if self._step.keeps_left else 0
+        return self.left.delay + max(alone, before if self._step.keeps_right else 0)
 
     def spreads(self) -> dict[str, Spread]:
         """How far the timestamps of results are from times that they contain."""

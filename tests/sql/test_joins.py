@@ -303,6 +303,20 @@ async def test_a_version_may_come_from_a_query_of_with() -> None:
     assert rows == [(2, 7)]
 
 
+@pytest.mark.parametrize("kind", ["LEFT", "RIGHT", "FULL"])
+async def test_a_row_without_a_partner_is_joined_further_by_its_own_time(
+    kind: str, server: psycopg.Connection[Any]
+) -> None:
+    query = (
+        "INSERT INTO r\nSELECT a.cents, b.cents AS b, c.item FROM payments a "
+        f"{kind} JOIN payments b ON a.account = b.note RETAIN INTERVAL '1 day' "
+        "JOIN orders c ON c.item = coalesce(b.fee, a.fee) RETAIN INTERVAL '1 day'"
+    )
+    found = await from_pipeline(query, PAID, ORDERED)
+    assert found == from_postgres(server, query, PAID, ORDERED)
+    assert found
+
+
 async def test_records_wait_for_a_partner_as_long_as_is_said() -> None:
     query = (
         "INSERT INTO r SELECT p.cents, o.item FROM payments p LEFT JOIN orders o ON "
