@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from millwheel.sql.relations import ITEM, Relation
 from millwheel.sql.resolving import Resolver
 from millwheel.sql.schemas import check_held, check_name
 from millwheel.sql.scopes import WINDOW, WINDOW_COLUMNS, NoScope, Scope
-from millwheel.sql.types import SqlType
+from millwheel.sql.types import UNKNOWN, SqlType
 from millwheel.sql.window_tables import END, Window, microseconds, window_of_rows
 from millwheel.windows import Session
 
@@ -41,6 +41,16 @@ class ResultColumns:
 
     names: Sequence[str]
     values: Sequence[t.Typed]
+    untyped: Collection[int] = ()
+    """Numbers of the columns that are a text or NULL without a type, which their use decides."""
+
+    @property
+    def given(self) -> list[t.Typed]:
+        """The values, those without a type as they were written."""
+        return [
+            replace(value, type=UNKNOWN) if number in self.untyped else value
+            for number, value in enumerate(self.values)
+        ]
 
     def described(self) -> list[tuple[str, SqlType, bool]]:
         """Name, type, and whether NULL may occur."""
@@ -344,6 +354,7 @@ def _check_kept_groups(query: s.Select) -> None:
 def _columns(query: s.Select, scope: Scope, *, is_named: bool) -> ResultColumns:
     names: list[str] = []
     values: list[t.Typed] = []
+    untyped: list[int] = []
     resolver = Resolver(scope)
     for column in query.columns:
         if isinstance(column, s.Star):
@@ -353,13 +364,15 @@ def _columns(query: s.Select, scope: Scope, *, is_named: bool) -> ResultColumns:
             place = column.value.place
             name = column.name or (_name_of(column.value) if is_named else "")
             found = [(name, resolver.value(column.value))]
+            if isinstance(column.value, (s.Text, s.Null)):
+                untyped.append(len(values))
         for name, value in found:
             if is_named:
                 check_name(name, names, place)
             check_held(value.type, value.place)
             names.append(name)
             values.append(value)
-    return ResultColumns(names, values)
+    return ResultColumns(names, values, untyped)
 
 
 def _name_of(value: s.Expression) -> str:

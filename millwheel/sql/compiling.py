@@ -478,7 +478,7 @@ def _unified(parts: list[Analyzed]) -> list[Analyzed]:
         if len(part.columns.names) != len(first.columns.names):
             raise SqlError("each UNION query must have the same number of columns", part.place)
     kinds = []
-    for values in zip(*(part.columns.values for part in parts), strict=True):
+    for values in zip(*(part.columns.given for part in parts), strict=True):
         kind = postgres().common_type([value.type.name for value in values])
         if kind is None:
             names = " and ".join(sorted({shown(value.type) for value in values}))
@@ -493,7 +493,7 @@ def _unified(parts: list[Analyzed]) -> list[Analyzed]:
                 part.columns.names,
                 [
                     converter.assigned(value, kind)
-                    for value, kind in zip(part.columns.values, kinds, strict=True)
+                    for value, kind in zip(part.columns.given, kinds, strict=True)
                 ],
             )
         )
@@ -504,7 +504,7 @@ def _unified(parts: list[Analyzed]) -> list[Analyzed]:
 def _for_table(statement: s.Insert, part: Analyzed, table: DefinedTable) -> Analyzed:
     """Convert the columns of a query to those of a table, as an assignment does."""
     names = list(statement.columns) or [name for name, _, _ in table.columns]
-    values = part.columns.values
+    values = part.columns.given
     has = ", ".join(f"{name} {shown(kind)}" for name, kind, _ in table.columns)
     if len(names) != len(values):
         raise SqlError(

@@ -56,6 +56,8 @@ INTERVAL '1 minute') GROUP BY account, window_start
 SELECT account, window_start, sum(cents) + count(*) AS both FROM TUMBLE(payments, at, INTERVAL \
 '1 minute') GROUP BY account, window_start HAVING count(*) > 1 OR max(fee) IS NULL
 SELECT at, fee, window_end, count(*) FROM TUMBLE(payments, at, INTERVAL '1 hour') GROUP BY 1, 2, 3
+SELECT NULL AS x, '2024-01-01' AS at, account FROM payments UNION ALL SELECT price, at, NULL FROM \
+payments UNION ALL SELECT '1.5', NULL, 'tea' FROM payments
 SELECT account, window_start + INTERVAL '1 h' AS later, count(*) FROM HOP(payments, at, INTERVAL \
 '20 seconds', INTERVAL '1 minute') GROUP BY account, window_start, later
 SELECT at < window_start + INTERVAL '30 s' AS early, window_end, max(window_start) AS most, \
@@ -297,6 +299,19 @@ def test_a_text_with_a_mistake_changes_nothing() -> None:
     with pytest.raises(SqlError):
         pipeline.sql("INSERT INTO r SELECT cents FROM payments; INSERT INTO q SELECT x FROM r")
     assert set(pipeline.nodes) == before
+
+
+async def test_a_literal_has_the_type_of_the_column_that_it_is_inserted_into() -> None:
+    pipeline = Pipeline("literals")
+    pipeline.inject(PAYMENTS_STREAM, Inbox(), timestamp=lambda payment: payment.at)
+    result = pipeline.sql(
+        "CREATE TABLE t (a bigint, b numeric, c text); "
+        "INSERT INTO t SELECT NULL, '1.50', 'tea' FROM payments"
+    )
+    async with Harness(pipeline) as harness:
+        await harness.inject(PAYMENTS_STREAM, PAYMENTS[0])
+        (row,) = harness.produced(result)
+        assert (row.a, row.b, row.c) == (None, Decimal("1.50"), "tea")
 
 
 TOTALS = "INSERT INTO r SELECT account, sum(cents)::bigint AS s FROM payments GROUP BY account {}"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from millwheel import Inbox, Pipeline
-from millwheel.graph.node import _code_of
-from millwheel.streams import Input
-from tests.sql.answers import PAYMENTS, pipeline_of
+from tests.sql.answers import PAYMENTS
+from tests.sql.meanings import described
 
 MINUTE = "TUMBLE(payments, at, INTERVAL '1 minute') w"
 RANKED = """
@@ -66,22 +64,6 @@ CHANGES = [
 ]
 
 
-def described(query: str) -> dict[str, Any]:
-    """What a deploy compares."""
-    pipeline, _ = pipeline_of(f"INSERT INTO r {query}")
-    return {
-        node.name: [
-            node.describe(),
-            [
-                _code_of((input_.extractor,))
-                for input_ in node.inputs
-                if isinstance(input_, Input) and input_.extractor is not None
-            ],
-        ]
-        for node in pipeline.graph().nodes
-    }
-
-
 @pytest.mark.parametrize(("before", "after"), CHANGES)
 def test_a_deploy_sees_a_change(before: str, after: str) -> None:
     assert described(before) != described(after)
@@ -98,7 +80,7 @@ JOIN orders d ON d.customer = c.customer AND d.placed = c.placed AND d.price < c
 
 def test_a_query_is_the_same_in_each_process() -> None:
     """Whatever the order of Python's sets is."""
-    code = f"import runpy; print(runpy.run_path({__file__!r})['described']({JOINED!r}))"
+    code = f"from tests.sql.meanings import described; print(described({JOINED!r}))"
     seen = {
         subprocess.run(
             [sys.executable, "-c", code],
