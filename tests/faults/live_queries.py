@@ -227,6 +227,8 @@ class LiveBank:
         if self.numbers(name) != copies:
             self.wrong.append(f"{name} got rows after it was dropped")
         self._check_minutes(name, minutes)
+        async with self.paused():
+            await self.check_balances()
 
     def _check_copies(self, name: str, copies: Counter[int], life: range) -> None:
         twice = [number for number, count in copies.items() if count > 1]
@@ -314,8 +316,6 @@ async def run(directory: Path, *, kills: int, seed: int, say: Callable[[str], No
             )
             if not bank.kills_left or bank.wrong:
                 break
-        async with bank.paused():
-            await bank.check_balances()
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
         ended = [one.returncode for one in workers.running if one.poll() is not None]
