@@ -463,7 +463,7 @@ def _is_owned(stream: Stream[Any], use: SinkUse) -> bool:
         isinstance(sink, Table)
         and use.row is None
         and stream.owners is not None
-        and set(stream.owners) <= set(sink.key)
+        and all(part & set(sink.key) for part in stream.owners)
     )
 
 

@@ -55,9 +55,9 @@ class Stream(Generic[V]):
         self.codec: Codec[V] = Codec(value_type, what=f"stream {name!r}")
         self.is_updating = False
         """Whether later values replace former ones, as those of some queries do."""
-        self.owners: tuple[str, ...] | None = None
+        self.owners: tuple[frozenset[str], ...] | None = None
         """Fields that hold the key of the computation that makes a value, so that values with equal
-        ones are made in an order. None: none are known."""
+        ones are made in an order: for each part, the fields that have it. None: none are known."""
         self.instants: dict[str, str] | None = None
         """Fields from which a value's timestamp follows, and how: those of its window. None: none
         are known."""

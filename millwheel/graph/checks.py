@@ -349,9 +349,8 @@ def check_order(stream: Stream[Any], use: SinkUse) -> None:
             "have there"
         )
     else:
-        advice = (
-            f"Its key must contain ({', '.join(stream.owners)}), and the sink have no row= function"
-        )
+        columns = ", ".join(" or ".join(sorted(part)) for part in stream.owners)
+        advice = f"Its key must contain ({columns}), and the sink have no row= function"
     raise GraphError(
         f"rows of stream {stream.name!r} replace each other, and only the step that makes them "
         f"knows their order, so it has to write {sink_name(use)} itself. {advice}"

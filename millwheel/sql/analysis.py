@@ -116,18 +116,21 @@ class Analyzed:
         return kept or emission.on_update or emission.amends or self.source.is_updating
 
     @property
-    def owners(self) -> tuple[str, ...] | None:
-        """The result columns with the key of the step that makes the rows; None: they have not all
-        of it."""
+    def owners(self) -> tuple[frozenset[str], ...] | None:
+        """For each part of the key of the step that makes the rows, the result columns with it;
+        None: a part is in none.
+
+        Of windows that may send a row again, the window is a part: an older one may do so after a
+        newer one.
+        """
         if not self.has_groups:
             return None
-        found = []
-        values = list(self.columns.values)
-        for key in self.keys:
-            if key not in values:
-                return None
-            found.append(self.columns.names[values.index(key)])
-        return tuple(found)
+        named = list(zip(self.columns.names, self.columns.values, strict=True))
+        found = [frozenset(n for n, value in named if value == key) for key in self.keys]
+        if self.emission.on_update or self.emission.amends:
+            windows = frozenset(name for name, value in named if is_window(value))
+            found += [windows] if self.window is not None and not self.window.is_of_rows else []
+        return tuple(found) if all(found) else None
 
     def instants(self, known: Mapping[str, str]) -> dict[str, str]:
         """The result columns from which the timestamp of a row follows, and how.

@@ -172,7 +172,9 @@ class RankPlanner:
                 "Rank the input of that query; or the rows of its table, where it is read",
             )
 
-    def make(self, columns: ResultColumns, target: Stream[Any]) -> tuple[str, ...] | None:
+    def make(
+        self, columns: ResultColumns, target: Stream[Any]
+    ) -> tuple[frozenset[str], ...] | None:
         """Add the step that sends rows without windows when their rank changes.
 
         Args:
@@ -208,7 +210,7 @@ class RankPlanner:
             self._check_rank(shown)
             by.append(self._ranking.name)
         owners = [shown.get(name or "") for name in by]
-        return None if None in owners else tuple(name for name in owners if name is not None)
+        return tuple(frozenset([each]) for each in owners if each) if all(owners) else None
 
     def _check_rank(self, shown: Mapping[str, str]) -> None:
         if self._ranking.name not in shown:

@@ -365,6 +365,12 @@ def test_rows_that_replace_others_are_written_by_the_step_that_makes_them(
             "Add the columns of GROUP BY",
         ),
         (
+            "INSERT INTO r SELECT window_start, window_end, account, count(*) AS s FROM "
+            "TUMBLE(payments, at, INTERVAL '1 minute') GROUP BY 1, 2, 3 EMIT ON UPDATE",
+            ("account",),
+            r"must contain \(account, window_end or window_start\)",
+        ),
+        (
             "INSERT INTO r SELECT account, n FROM (SELECT account, row_number() OVER (PARTITION BY "
             "account ORDER BY at) AS n FROM payments) AS x WHERE n < 3 RETAIN UNBOUNDED",
             ("account",),
