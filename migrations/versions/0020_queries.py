@@ -48,7 +48,12 @@ def upgrade() -> None:
             nullable=False,
             comment="generation.number of the first code that has its text",
         ),
-        sa.Column("submitted_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column(
+            "submitted_at",
+            sa.DateTime(timezone=True),
+            nullable=False,
+            comment="when this text was submitted",
+        ),
         sa.Column(
             "submitted_by", sa.Text(), nullable=False, comment="user and machine, or the given name"
         ),

@@ -61,7 +61,7 @@ class QueriedPipeline:
         pipeline.graph()
         self.code = pipeline
         self._marks = {
-            stream: (stream.is_updating, stream.owners, stream.instants)
+            stream: (stream.is_updating, stream.owners, stream.instants, stream.spreads)
             for stream in streams_of(pipeline).values()
         }
         """Facts about streams of the code by its own queries; those of the store may add some."""
@@ -104,7 +104,7 @@ class QueriedPipeline:
             QueryRefused: one cannot be compiled, or does not fit.
         """
         for stream, marks in self._marks.items():
-            stream.is_updating, stream.owners, stream.instants = marks
+            stream.is_updating, stream.owners, stream.instants, stream.spreads = marks
         pipeline = copy.copy(self.code)
         pipeline.nodes, pipeline.sinks = dict(pipeline.nodes), list(pipeline.sinks)
         graph = pipeline.graph()

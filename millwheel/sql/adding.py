@@ -67,6 +67,11 @@ class Adding:
     ) -> None:
         self._pipeline = pipeline
         self._streams = {**streams_of(pipeline), **streams}
+        written = {stream.name for node in pipeline.nodes.values() for stream in node.writes}
+        for stream in streams.values():
+            if stream.name not in written:  # a query of another pipeline may have written it
+                stream.is_updating = False
+                stream.owners = stream.instants = stream.spreads = None
         self._names = {*pipeline.nodes, *avoided}
         self._avoided = frozenset(avoided)
         self.written: dict[str, Stream[Any]] = {}

@@ -187,7 +187,12 @@ query = Table(
         nullable=False,
         comment="generation.number of the first code that has its text",
     ),
-    Column("submitted_at", DateTime(timezone=True), nullable=False),
+    Column(
+        "submitted_at",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="when this text was submitted",
+    ),
     Column("submitted_by", Text, nullable=False, comment="user and machine, or the given name"),
     Column("dropped_at", DateTime(timezone=True), comment="NULL: it is deployed"),
     Index("query_deployed", "name", unique=True, postgresql_where=text("dropped_at IS NULL")),

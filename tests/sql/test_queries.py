@@ -11,8 +11,9 @@ import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
-from millwheel import Discard, Inbox, Pipeline, Table
+from millwheel import Discard, Inbox, Pipeline, Stream, Table
 from millwheel.core.model import to_micros
 from millwheel.errors import GraphError, SqlError
 from millwheel.sql.steps import Loop
@@ -385,3 +386,27 @@ def test_a_table_in_which_rows_could_overtake_others_is_refused(
     pipeline.sink(result, Table("r", result.value_type, key=key))
     with pytest.raises(GraphError, match=says):
         pipeline.graph()
+
+
+class Total(Struct):
+    """A row of `TOTALS`."""
+
+    account: str
+    s: int | None
+
+
+RESULT = Stream("r", Total)
+
+
+def test_a_stream_may_be_written_by_queries_of_two_pipelines() -> None:
+    """One after the other, as tests and examples build a pipeline several times."""
+    payments = Stream("wages", Payment)
+    for _ in range(2):
+        pipeline = Pipeline("again")
+        pipeline.inject(payments, Inbox(), timestamp=lambda payment: payment.at)
+        pipeline.sql(TOTALS.format("RETAIN UNBOUNDED").replace("payments", "wages"), RESULT)
+        assert RESULT.is_updating
+    other = Pipeline("other")
+    other.inject(payments, Inbox(), timestamp=lambda payment: payment.at)
+    other.sql("INSERT INTO r SELECT account, cents AS s FROM wages", RESULT)
+    assert not RESULT.is_updating
