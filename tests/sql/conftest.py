@@ -24,8 +24,8 @@ def oracle(postgres_url: Callable[[int], str]) -> Iterator[Oracle]:
 @pytest.fixture(scope="session")
 def server(postgres_url: Callable[[int], str]) -> Iterator[psycopg.Connection[Any]]:
     """A connection to it, for queries over tables."""
-    with psycopg.connect(postgres_url(max(VERSIONS))) as connection:
+    # An open transaction would hold the inboxes of other tests on this server.
+    with psycopg.connect(postgres_url(max(VERSIONS)), autocommit=True) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(EXTENSIONS)
-        connection.commit()
         yield connection
