@@ -462,8 +462,8 @@ def _is_owned(stream: Stream[Any], use: SinkUse) -> bool:
     return (
         isinstance(sink, Table)
         and use.row is None
-        and stream.owners is not None
-        and all(part & set(sink.key) for part in stream.owners)
+        and stream.facts.owners is not None
+        and all(part & set(sink.key) for part in stream.facts.owners)
     )
 
 

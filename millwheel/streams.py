@@ -21,6 +21,28 @@ V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
 
+@dataclass(frozen=True)
+class StreamFacts:
+    """Facts about the values of a stream that a query writes.
+
+    Attributes:
+        is_updating: later values replace former ones.
+        owners: fields that hold the key of the computation that makes a value, so that values with
+            equal ones are made in an order: for each part, the fields that have it. None: none are
+            known.
+        instants: fields from which a value's timestamp follows, and how: those of its window. None:
+            no query writes it.
+        spreads: fields that are times near a value's timestamp, with the least and the greatest
+            number of microseconds from the field to the timestamp. None: any field may be the event
+            time.
+    """
+
+    is_updating: bool = False
+    owners: tuple[frozenset[str], ...] | None = None
+    instants: Mapping[str, str] | None = None
+    spreads: Mapping[str, tuple[int, int]] | None = None
+
+
 class Stream(Generic[V]):
     """A named channel of records with values of one type.
 
@@ -53,17 +75,8 @@ class Stream(Generic[V]):
         self.version = version
         self.migrations: dict[int, Migration] = dict(migrations or {})
         self.codec: Codec[V] = Codec(value_type, what=f"stream {name!r}")
-        self.is_updating = False
-        """Whether later values replace former ones, as those of some queries do."""
-        self.owners: tuple[frozenset[str], ...] | None = None
-        """Fields that hold the key of the computation that makes a value, so that values with equal
-        ones are made in an order: for each part, the fields that have it. None: none are known."""
-        self.instants: dict[str, str] | None = None
-        """Fields from which a value's timestamp follows, and how: those of its window. None: none
-        are known."""
-        self.spreads: dict[str, tuple[int, int]] | None = None
-        """Fields that are times near a value's timestamp, with the least and the greatest number of
-        microseconds from the field to the timestamp. None: any field may be the event time."""
+        self.facts = StreamFacts()
+        """Those that queries know; they set them (`millwheel.sql`)."""
 
     def by(self, extractor: Callable[[V], Key], *, version: int = 1) -> Input[V]:
         """Read this stream by the key that `extractor` returns for each value.

@@ -339,17 +339,17 @@ def check_order(stream: Stream[Any], use: SinkUse) -> None:
 
     Rows reach another step by several ways, on which an older one may come after a newer one.
     """
-    if not stream.is_updating or isinstance(use.sink, (Console, Discard)):
+    if not stream.facts.is_updating or isinstance(use.sink, (Console, Discard)):
         return
     if not isinstance(use.sink, Table):
         advice = "Write them to a table with a key, which others can follow"
-    elif stream.owners is None:
+    elif stream.facts.owners is None:
         advice = (
             "Add the columns of GROUP BY or PARTITION BY to the result, with the types that they "
             "have there"
         )
     else:
-        columns = ", ".join(" or ".join(sorted(part)) for part in stream.owners)
+        columns = ", ".join(" or ".join(sorted(part)) for part in stream.facts.owners)
         advice = f"Its key must contain ({columns}), and the sink have no row= function"
     raise GraphError(
         f"rows of stream {stream.name!r} replace each other, and only the step that makes them "

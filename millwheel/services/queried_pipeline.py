@@ -60,11 +60,8 @@ class QueriedPipeline:
     def __init__(self, pipeline: Pipeline) -> None:
         pipeline.graph()
         self.code = pipeline
-        self._marks = {
-            stream: (stream.is_updating, stream.owners, stream.instants, stream.spreads)
-            for stream in streams_of(pipeline).values()
-        }
-        """Facts about streams of the code by its own queries; those of the store may add some."""
+        self._facts = {stream: stream.facts for stream in streams_of(pipeline).values()}
+        """Those by queries of the code itself; queries of the store may add some."""
         self._known: tuple[int, Pipeline] | None = None
 
     def deployed(self, stored: StoredQueries) -> Pipeline:
@@ -103,8 +100,8 @@ class QueriedPipeline:
         Raises:
             QueryRefused: one cannot be compiled, or does not fit.
         """
-        for stream, marks in self._marks.items():
-            stream.is_updating, stream.owners, stream.instants, stream.spreads = marks
+        for stream, facts in self._facts.items():
+            stream.facts = facts
         pipeline = copy.copy(self.code)
         pipeline.nodes, pipeline.sinks = dict(pipeline.nodes), list(pipeline.sinks)
         graph = pipeline.graph()

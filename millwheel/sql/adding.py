@@ -19,7 +19,7 @@ from millwheel.sql.connectors import sink_of, source_of
 from millwheel.sql.definitions import DefinedTable, event_time, stream_of, table_of
 from millwheel.sql.place import Place
 from millwheel.sql.statement_parsing import parse
-from millwheel.streams import Input, Stream
+from millwheel.streams import Input, Stream, StreamFacts
 
 
 class Extensible(Protocol):
@@ -70,8 +70,7 @@ class Adding:
         written = {stream.name for node in pipeline.nodes.values() for stream in node.writes}
         for stream in streams.values():
             if stream.name not in written:  # a query of another pipeline may have written it
-                stream.is_updating = False
-                stream.owners = stream.instants = stream.spreads = None
+                stream.facts = StreamFacts()
         self._names = {*pipeline.nodes, *avoided}
         self._avoided = frozenset(avoided)
         self.written: dict[str, Stream[Any]] = {}

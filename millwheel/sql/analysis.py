@@ -163,7 +163,7 @@ class Analyzed:
         """
         if self.has_groups and self.window is not None:
             stream = self.source.stream
-            ends = self.instants({} if stream is None else stream.instants or {})
+            ends = self.instants({} if stream is None else stream.facts.instants or {})
             return {name: (-1, -1) for name, how in ends.items() if how == END}
         if self.has_groups or known is None:
             return None
@@ -209,11 +209,10 @@ def analyze(query: s.Select, source: Relation, *, is_named: bool) -> Analyzed:
         having = Resolver(scope).condition(query.having, "HAVING")
     values = [*columns.values, *([having] if having is not None else [])]
     has_aggregates = any(isinstance(part, t.AggregateValue) for v in values for part in t.walk(v))
-    found = Analyzed(
+    return Analyzed(
         source, window, where, columns, groups, bool(groups) or has_aggregates, having,
         _emission(query.emit, scope), query.place,
     )  # fmt: skip
-    return found
 
 
 def composed(inner: Analyzed, outer: Analyzed) -> Analyzed:
@@ -244,7 +243,7 @@ def settled(query: s.Select, found: Analyzed, *, is_made_there: bool) -> Analyze
     """
     assert found.source.stream is not None
     if found.window is None:
-        known = found.source.stream.instants or {}
+        known = found.source.stream.facts.instants or {}
         found = replace(found, window=_window_of_groups(found.groups, known, query.place))
     _check_groups(query, found)
     _check_updating(query, found, is_made_there=is_made_there)

@@ -148,7 +148,7 @@ def sink_of(statement: s.CreateSink, stream: Stream[Any]) -> Sink:
     Raises:
         SqlError: an option is wrong, missing or unknown, or the stream's rows replace each other.
     """
-    if stream.is_updating and statement.options.get("connector", ("",))[0] != "console":
+    if stream.facts.is_updating and statement.options.get("connector", ("",))[0] != "console":
         raise SqlError(
             f'rows of "{stream.name}" are replaced by newer ones, and would no longer be in their '
             "order there",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from millwheel.computation import Computation
 from millwheel.computations.folds import Fold
 from millwheel.context import Context
 from millwheel.core.model import Record
+from millwheel.sql.accumulating.row_order import RowOrder, precedes
 from millwheel.sql.generated import Generated
 from millwheel.streams import Stream
 
@@ -22,17 +22,21 @@ class Ranker:
     Args:
         function: ``row_number``, ``rank`` or ``dense_rank``.
         limit: the greatest rank.
-        key: gives the sort key of a row. Rows with one key stay in the order in which they came.
+        names: the fields of a row that decide its place.
+        order: their order. Rows that are equal in it stay in the order in which they came.
     """
 
-    def __init__(self, function: str, limit: int, key: Callable[[Any], Any]) -> None:
+    def __init__(self, function: str, limit: int, names: Sequence[str], order: RowOrder) -> None:
         self._function = function
         self._limit = limit
-        self._key = key
+        self._names = names
+        self._order = order
+
+    def _key(self, row: Any) -> list[Any]:
+        return [getattr(row, name) for name in self._names]
 
     def add(self, rows: list[Any], row: Any) -> None:
-        key = self._key
-        place = bisect_right(rows, key(row), key=key)
+        place = self._place(rows, self._key(row))
         if self._function == "row_number":
             if place < self._limit:
                 rows.insert(place, row)
@@ -42,6 +46,17 @@ class Ranker:
         ranks = self.ranks(rows)
         while ranks[len(rows) - 1] > self._limit:
             rows.pop()
+
+    def _place(self, rows: Sequence[Any], key: Sequence[Any]) -> int:
+        """The place behind all rows that a row with this key does not precede."""
+        low, high = 0, len(rows)
+        while low < high:
+            middle = (low + high) // 2
+            if precedes(key, self._key(rows[middle]), self._order):
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     def ranks(self, rows: Sequence[Any]) -> list[int]:
         """The rank of each row."""

@@ -17,7 +17,6 @@ from millwheel.sql.generated import Generated
 from millwheel.sql.generating import Generator
 from millwheel.sql.keys import check_key, key_of
 from millwheel.sql.loops import select_source
-from millwheel.sql.ordering import OrderPart, order_key
 from millwheel.sql.planned import Assembly
 from millwheel.sql.ranking import Ranking
 from millwheel.sql.schemas import struct_of
@@ -25,7 +24,7 @@ from millwheel.sql.scopes import NoScope
 from millwheel.sql.steps import Loop
 from millwheel.sql.types import INT8
 from millwheel.sql.window_tables import END, ROWS
-from millwheel.streams import Stream
+from millwheel.streams import Stream, StreamFacts
 
 
 def rows_only(found: Analyzed, ranking: Ranking) -> Analyzed:
@@ -83,37 +82,30 @@ class RankPlanner:
             check_key(key)
         for key in self._order:
             check_ordered(key)
-        instants = self._rows.instants or {}
+        instants = self._rows.facts.instants or {}
         if any(key.name in instants for key in self._partition):
             self._in_windows(ranked)
             names = [name for name, _ in self._visible]
-            ranked.instants = {name: how for name, how in instants.items() if name in names}
-            ranked.spreads = {name: (-1, -1) for name, how in instants.items() if how == END}
+            ranked.facts = StreamFacts(
+                instants={name: how for name, how in instants.items() if name in names},
+                spreads={name: (-1, -1) for name, how in instants.items() if how == END},
+            )
         else:
             self._check_kept()
-            ranked.is_updating = True
+            ranked.facts = StreamFacts(is_updating=True)
         return ranked
 
     def _shown(self, value: t.Typed) -> str | None:
         return next((name for name, each in self._visible if each == value), None)
 
     def _ranker(self) -> Ranker:
-        return Ranker(self._ranking.function, self._ranking.limit, self._sort_key())
-
-    def _sort_key(self) -> Generated:
-        generator = Generator(lambda column: column.name)
-        parts = [
-            OrderPart(
-                f"row.{value.name}",
-                value.type,
-                nullable=value.nullable,
-                descending=order.descending,
-                nulls_first=order.nulls_first,
-            )
-            for value, order in zip(self._order, self._ranking.order, strict=True)
-        ]
-        source = f"def order(row):\n    return {order_key(parts, generator)}\n"
-        return Generated("order", source, generator.names, self._meaning, generator.places)
+        """Keeps the first rows by the order of the query."""
+        order = tuple(
+            (place, each.descending, each.nulls_first)
+            for place, each in enumerate(self._ranking.order)
+        )
+        names = [value.name for value in self._order]
+        return Ranker(self._ranking.function, self._ranking.limit, names, order)
 
     def _of_row(self, column: str) -> str:
         """The Python for a column of a row with its rank."""
@@ -164,7 +156,7 @@ class RankPlanner:
                 "Say for how long after its last record: RETAIN INTERVAL '30 days' at the end, or "
                 "RETAIN UNBOUNDED; or partition by the end of a window",
             )
-        if self._rows.is_updating:
+        if self._rows.facts.is_updating:
             raise SqlError(
                 f'rows of "{self._rows.name}" are replaced by newer ones, which would be ranked '
                 "as well",

@@ -117,7 +117,7 @@ class Relation:
 
     @property
     def is_updating(self) -> bool:
-        return self.stream is not None and self.stream.is_updating
+        return self.stream is not None and self.stream.facts.is_updating
 
 
 def from_item(named: s.Source, stream: Stream[Any]) -> FromItem:

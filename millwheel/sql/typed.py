@@ -221,9 +221,11 @@ def _rewritten(value: Any, change: Callable[[Typed], Typed | None]) -> Any:
     return value
 
 
-def written(node: Typed) -> str:
+def written(node: Typed | None) -> str:
     """A text with the meaning of an expression, which stays the same as long as that does."""
     match node:
+        case None:
+            return ""
         case ColumnValue():
             return f"{node.table}.{node.name}"
         case ConstantValue():

@@ -22,7 +22,7 @@ EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Payment(msgspec.Struct, frozen=True):
-    """What the queries read."""
+    """The input of the queries."""
 
     account: str
     at: datetime
@@ -37,7 +37,7 @@ PAYMENTS = Stream("payments", Payment)
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What they are joined with."""
+    """The other side of joins."""
 
     customer: str | None
     placed: datetime

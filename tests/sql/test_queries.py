@@ -405,8 +405,8 @@ def test_a_stream_may_be_written_by_queries_of_two_pipelines() -> None:
         pipeline = Pipeline("again")
         pipeline.inject(payments, Inbox(), timestamp=lambda payment: payment.at)
         pipeline.sql(TOTALS.format("RETAIN UNBOUNDED").replace("payments", "wages"), RESULT)
-        assert RESULT.is_updating
+        assert RESULT.facts.is_updating
     other = Pipeline("other")
     other.inject(payments, Inbox(), timestamp=lambda payment: payment.at)
     other.sql("INSERT INTO r SELECT account, cents AS s FROM wages", RESULT)
-    assert not RESULT.is_updating
+    assert not RESULT.facts.is_updating

@@ -33,7 +33,7 @@ Origins = dict[str, frozenset[tuple[str, str]]]
 
 @dataclass
 class KnownColumns:
-    """What is known of a stream.
+    """Facts about the columns of a stream.
 
     Args:
         kinds: SQL types of the columns, by name.
@@ -228,7 +228,7 @@ class _Planning:
         return found
 
     def _note(self, query: Analyzed, known: KnownColumns, step: Step, *, may_fail: bool) -> None:
-        """Note what is known of the columns of a result; a stream may have several parts."""
+        """Note facts about the columns of a result; a stream may have several parts."""
         named = list(zip(query.columns.names, query.columns.values, strict=True))
         made = KnownColumns(
             {name: value.type.name for name, value in named},
