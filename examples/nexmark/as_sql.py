@@ -16,7 +16,16 @@ from examples.nexmark.options import Options
 from examples.nexmark.sources import AUCTIONS, BIDS, PEOPLE, inject
 from millwheel import Pipeline
 
-FILES = {path.stem: path for path in Path(__file__).with_name("sql").glob("q*.sql")}
+DIRECTORY = Path(__file__).with_name("sql")
+FILES = {path.stem: path for path in DIRECTORY.glob("q*.sql")}
+
+
+def text_of(query: str) -> str:
+    """The statements of a query, behind those of the stream that it shares with others."""
+    text = FILES[query].read_text(encoding="utf-8")
+    if "tagged_bids" not in text:
+        return text
+    return (DIRECTORY / "tagged_bids.sql").read_text(encoding="utf-8") + text
 
 
 def build(query: str, options: Options) -> Pipeline:
@@ -25,7 +34,7 @@ def build(query: str, options: Options) -> Pipeline:
     Raises:
         SqlError: the query is refused.
     """
-    text = FILES[query].read_text(encoding="utf-8")
+    text = text_of(query)
     words = set(re.findall(r"\w+", re.sub(r"--.*", "", text)))
     pipeline = Pipeline(f"nexmark_{query}_as_sql")
     read = [stream for stream in (PEOPLE, AUCTIONS, BIDS) if stream.name in words]

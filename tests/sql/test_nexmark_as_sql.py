@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 import examples.nexmark as nexmark
-from examples.nexmark.as_sql import FILES, build
+from examples.nexmark.as_sql import FILES, build, text_of
 from examples.nexmark.model import Auction, Bid, Person
 from examples.nexmark.options import Options
 from examples.nexmark.sources import AUCTIONS, BIDS, PEOPLE, in_order_of_emission
@@ -62,7 +62,7 @@ GROUP BY bidder, number
 def batch(connection: psycopg.Connection[Any], query: str, options: Options) -> Counter[Row]:
     """The answer of Postgres, given all events as tables."""
     events = list(in_order_of_emission(options))
-    text = re.sub(r"--.*", "", FILES[query].read_text())
+    text = re.sub(r"--.*", "", text_of(query))
     with connection.transaction(force_rollback=True), connection.cursor() as cursor:
         cursor.execute(b"CREATE SCHEMA batch")
         cursor.execute(b"SET LOCAL search_path = batch")

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
-from psycopg.pq import TransactionStatus
 
 from millwheel import Table
 from millwheel.errors import DeployRefused, StoreError
 from millwheel.store.port.deploy import Deployment
+from tests.support.cut_connections import CutOff
 from tests.support.store_sites import (
     COUNT,
     COUNTS,
@@ -97,21 +97,10 @@ async def test_a_deploy_that_is_cut_off_at_any_statement_changes_nothing(
 ) -> None:
     await Owner.take(postgres.store, await deploy(postgres.store, graph=graph()))
     before = await stored(postgres)
-    real, left = psycopg.AsyncConnection.execute, 0
-
-    async def execute(self: Any, *args: Any, **options: Any) -> Any:
-        nonlocal left
-        in_transaction = self.info.transaction_status is TransactionStatus.INTRANS
-        if in_transaction and self is not postgres.reader:
-            if left == 0:
-                await self.close()
-            left -= 1
-        return await real(self, *args, **options)
-
-    monkeypatch.setattr(psycopg.AsyncConnection, "execute", execute)
+    cut = CutOff(postgres, monkeypatch)
     cuts = 0
     while True:
-        left = cuts
+        cut.after(cuts)
         try:
             await new_code(postgres)
         except (StoreError, psycopg.Error):

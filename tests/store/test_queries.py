@@ -6,7 +6,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.pq import TransactionStatus
 
 from millwheel.core.model import SLOTS
 from millwheel.errors import DeployRefused, QueriesChanged, StoreError, UsageError
@@ -15,6 +14,7 @@ from millwheel.store.console import administration
 from millwheel.store.port import Store
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.queries import QueryChange, SubmittedQuery
+from tests.support.cut_connections import CutOff
 from tests.support.store_sites import BUCKET_HIGH, COUNT, LINES, START, TOTALS, WORDS, PostgresSite
 
 NODES: dict[str, Any] = {
@@ -135,21 +135,10 @@ async def test_a_submission_that_is_cut_off_at_any_statement_changes_nothing(
         ]
 
     before = await stored()
-    real, left = psycopg.AsyncConnection.execute, 0
-
-    async def execute(self: Any, *args: Any, **options: Any) -> Any:
-        nonlocal left
-        in_transaction = self.info.transaction_status is TransactionStatus.INTRANS
-        if in_transaction and self is not postgres.reader:
-            if left == 0:
-                await self.close()
-            left -= 1
-        return await real(self, *args, **options)
-
-    monkeypatch.setattr(psycopg.AsyncConnection, "execute", execute)
+    cut = CutOff(postgres, monkeypatch)
     cuts = 0
     while True:
-        left = cuts
+        cut.after(cuts)
         try:
             await deploy(store, described(other, revision=1, change=change))
         except (StoreError, psycopg.Error):
