@@ -8,7 +8,7 @@ from pathlib import Path
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.sql.adding import add_queries
-from millwheel.sql.steps import Loop
+from millwheel.sql.steps import Loop, QueryJoin
 
 SUFFIX = ".sql"
 
@@ -45,5 +45,5 @@ def sources(pipeline: Pipeline) -> dict[str, str]:
     return {
         name: node.computation.source
         for name, node in pipeline.nodes.items()
-        if isinstance(node.computation, Loop)
+        if isinstance(node.computation, (Loop, QueryJoin))
     }

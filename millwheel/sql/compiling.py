@@ -66,6 +66,9 @@ class Planner:
         around one adds its columns, so that one step makes the rows, in their order."""
         self._ranks: dict[str, RankPlanner] = {}
         """First rows that replace others, likewise."""
+        self._joins: dict[str, JoinPlanner] = {}
+        """Joins, which make the rows of a query themselves if that cannot fail: otherwise a record
+        would fail with all its pairs."""
 
     def insert(self, statement: s.Insert, table: DefinedTable | None = None) -> Planned:
         """Plan a statement.
@@ -145,6 +148,7 @@ class Planner:
             used = set().union(*(columns_in(value, JOINED) for value in found.values))
             planner = JoinPlanner(self._assembly, relation.joined, used, target)
             stream, rest = planner.plan(conjuncts(found.where), query.emit.retain)
+            self._joins[stream.name] = planner
             source = replace(relation, stream=stream)
             found = replace(found, source=source, where=conjunction(rest))
         assert found.source.stream is not None
@@ -247,17 +251,19 @@ class Planner:
         window, values, where = query.window, query.columns.values, query.where
         if window is not None and not window.is_tumbling:
             raise SqlError("HOP and SESSION need GROUP BY", window.place)
+        columns = dict(zip(query.columns.names, values, strict=True))
+        join = self._joins.get(source.name)
+        of_columns = all(isinstance(value, (t.ColumnValue, t.ConstantValue)) for value in values)
+        if join is not None and where is None and not query.source.expansions and of_columns:
+            join.make(columns, target)
+            return
         generator = Generator(of_record)
-        row = generator.name("Row", target.value_type)
-        fields = ", ".join(
-            f"{name}={generator.value(value)}"
-            for name, value in zip(query.columns.names, values, strict=True)
-        )
+        row = generator.row(target.value_type, columns)
         before = window_lines(window, [*values, where], generator)
         condition = "" if where is None else generator.truth(where)
         checks = check_lines(window.time, generator) if window is not None and before else []
         opened = expansion_lines(query.source.expansions, generator)
-        code = select_source(checks, before, opened, condition, f"{row}({fields})")
+        code = select_source(checks, before, opened, condition, row)
         unnested = [each.meaning for each in query.source.expansions]
         written = [*map(t.written, (*values, where)), *unnested]
         meaning = "; ".join([*query.columns.names, *written])

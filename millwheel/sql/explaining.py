@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from millwheel.computations import IntervalJoin, LastingJoin, TemporalJoin, WindowJoin
+from millwheel.computations import LastingJoin, TemporalJoin, WindowJoin
 from millwheel.graph.node import Node
 from millwheel.sql import syntax as s
 from millwheel.sql.statement_parsing import parse
-
-JOINS = (IntervalJoin, LastingJoin, TemporalJoin, WindowJoin)
+from millwheel.sql.steps import QueryJoin
 
 
 def explained(nodes: Iterable[Node], text: str, streams: Mapping[str, str]) -> list[str]:
@@ -66,8 +65,8 @@ def _step(node: Node, groups: Mapping[str, str]) -> Iterator[str]:
         yield f"reads {input_.stream.name}{_keyed(node, groups, input_.manner)}"
     if node.layout is None or node.layout.stateless:
         yield "keeps no state; rows come out with the records that arrive together"
-    elif isinstance(node.computation, JOINS):
-        yield from _join(node.computation, rules)
+    elif isinstance(node.computation, QueryJoin):
+        yield from _join(node.computation.join, rules)
     elif "windows" in rules:
         yield from _windows(rules)
     else:

@@ -6,12 +6,18 @@ NULL is None. An expression that may be NULL is tested where it is used, one tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from millwheel.sql import typed as t
 from millwheel.sql.catalog import Signature
-from millwheel.sql.functions import MODIFIERS, Implementation, cast_of, implementation_of
+from millwheel.sql.functions import (
+    BY_CONSTANT,
+    MODIFIERS,
+    Implementation,
+    cast_of,
+    implementation_of,
+)
 from millwheel.sql.functions.composites.lists import element, quantified
 from millwheel.sql.place import Place
 
@@ -49,6 +55,11 @@ class Generator:
         self._count += 1
         return f"_{self._count}"
 
+    def row(self, kind: type, columns: Mapping[str, t.Typed]) -> str:
+        """An expression of Python that makes a row."""
+        fields = ", ".join(f"{name}={self.value(value)}" for name, value in columns.items())
+        return f"{self.name('Row', kind)}({fields})"
+
     # -- expressions ----------------------------------------------------------------------------
 
     def value(self, node: t.Typed) -> str:
@@ -81,7 +92,11 @@ class Generator:
             return self._called(implementation, node.signature.name, parts)
 
         def called(parts: Sequence[str]) -> str:
-            code = self._called(implementation, node.signature.name, parts)
+            function = _by_constant(implementation, node.arguments)
+            if function is not None:
+                code = f"{self.name(node.signature.name, function)}({', '.join(parts[:-1])})"
+            else:
+                code = self._called(implementation, node.signature.name, parts)
             self.places.setdefault(code, node.place)
             return code
 
@@ -248,6 +263,16 @@ def _known(signature: Signature) -> Implementation:
     found = implementation_of(signature.keys)
     assert found is not None, signature
     return found
+
+
+def _by_constant(
+    implementation: Implementation, arguments: Sequence[t.Typed]
+) -> Callable[..., Any] | None:
+    """A function of the arguments but the last one, which is written out."""
+    last = arguments[-1] if len(arguments) > 1 else None
+    if implementation.function not in BY_CONSTANT or not isinstance(last, t.ConstantValue):
+        return None
+    return BY_CONSTANT[implementation.function](last.value)
 
 
 def _is_null(node: t.Typed) -> bool:

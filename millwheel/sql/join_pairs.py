@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +22,6 @@ from millwheel.sql.generated import Generated
 from millwheel.sql.generating import Generator
 from millwheel.sql.join_sides import JoinSide, later_spreads
 from millwheel.sql.relations import JOINED, JoinStep
-from millwheel.sql.schemas import fields_of
 from millwheel.sql.scopes import NoScope
 from millwheel.sql.types import TIMESTAMPTZ
 from millwheel.sql.window_tables import END, ROWS
@@ -50,6 +49,7 @@ class JoinPair:
         retain: Any,
     ) -> None:
         self._step = step
+        self.place = step.place
         self.left, self.right = left, right
         self._retain = retain
         self._on: list[t.Typed] = []
@@ -221,10 +221,9 @@ class JoinPair:
     # -- the computation --------------------------------------------------------------------------
 
     @property
-    def used(self) -> set[str]:
-        """The attributes that the join reads."""
-        values = [*self._on, *self.left.keys, *self.right.keys]
-        found: set[str] = set().union(*(columns_in(value, JOINED) for value in values))
+    def tested(self) -> set[str]:
+        """The attributes that a pair is tested by."""
+        found: set[str] = set().union(*(columns_in(value, JOINED) for value in self._on))
         return found
 
     @property
@@ -233,30 +232,42 @@ class JoinPair:
         return "; ".join([self._step.kind, *keys, *map(t.written, self._on)])
 
     def computation(
-        self, left: Stream[Any], right: Stream[Any], to: Stream[Any], columns: Collection[str]
-    ) -> Any:
-        """The join, from prepared records."""
+        self, left: Stream[Any], right: Stream[Any], to: Stream[Any], row: Mapping[str, t.Typed]
+    ) -> tuple[Any, list[Generated]]:
+        """The join, and its functions.
+
+        Args:
+            left: the stream of the parts of left records that it holds.
+            right: that of right ones.
+            to: the stream of results.
+            row: the columns of a result, as values of joined records.
+        """
         step = self._step
-        maker = _RowMaker(left, right, to, columns, self.meaning)
+        maker = _RowMaker(self.left.columns, to, row, self.meaning)
+        combine, test = maker.of_pair(), self._test()
+        keeps_right = step.keeps_right and not self._is_lasting
+        unmatched_left = maker.of_left() if step.keeps_left and not self._is_lasting else None
+        unmatched_right = maker.of_right() if keeps_right else None
+        made = [combine, test, unmatched_left, unmatched_right]
+        functions = [each for each in made if each is not None]
         if step.as_of is not None:
-            unmatched = maker.of_left() if step.kind == "LEFT" else None
-            return TemporalJoin(left, right, to=to, combine=maker.of_pair(), unmatched=unmatched)
-        options: dict[str, Any] = {"to": to, "combine": maker.of_pair(), "on": self._test()}
-        if not self._is_lasting:
-            options["unmatched_left"] = maker.of_left() if step.keeps_left else None
-            options["unmatched_right"] = maker.of_right() if step.keeps_right else None
-        if self._windows is not None:
-            return WindowJoin(left, right, self._windows, **options)
+            of_version = TemporalJoin(left, right, to=to, combine=combine, unmatched=unmatched_left)
+            return of_version, functions
+        options: dict[str, Any] = {"to": to, "combine": combine, "on": test}
         if self._is_lasting:
-            return LastingJoin(left, right, **options)
+            return LastingJoin(left, right, **options), functions
+        options |= {"unmatched_left": unmatched_left, "unmatched_right": unmatched_right}
+        if self._windows is not None:
+            return WindowJoin(left, right, self._windows, **options), functions
         before, after = (timedelta(microseconds=micros) for micros in self._lengths)
-        return IntervalJoin(left, right, before=before, after=after, **options)
+        return IntervalJoin(left, right, before=before, after=after, **options), functions
 
     @property
     def _is_lasting(self) -> bool:
         """Whether records are kept for ever."""
         bounded = self._windows is not None or self._bound is not None
-        return not bounded and self._retain.length is None
+        of_version = self._step.as_of is not None
+        return not bounded and not of_version and self._retain.length is None
 
     @property
     def _lengths(self) -> tuple[int, int]:
@@ -308,40 +319,38 @@ class JoinPair:
 
 
 class _RowMaker:
-    """Makes the functions that return joined records."""
+    """Makes the functions that return results.
+
+    Args:
+        of_left: the attributes of left records; the others are those of right ones.
+        row: the columns of a result, as values of joined records.
+    """
 
     def __init__(
-        self,
-        left: Stream[Any],
-        right: Stream[Any],
-        to: Stream[Any],
-        columns: Collection[str],
-        meaning: str,
+        self, of_left: Collection[str], to: Stream[Any], row: Mapping[str, t.Typed], meaning: str
     ) -> None:
-        self._left = [f.name for f in fields_of(left.value_type) or [] if f.name in columns]
-        self._right = [f.name for f in fields_of(right.value_type) or [] if f.name in columns]
-        self._row = to.value_type
-        self._meaning = meaning
+        self._of_left = of_left
+        self._to = to
+        self._row = row
+        self._meaning = "; ".join([meaning, *row, *map(t.written, row.values())])
 
     def of_pair(self) -> Generated:
-        return self._made("pair", "left, right", self._of("left"), self._of("right"))
+        return self._made("pair", left="left", right="right")
 
     def of_left(self) -> Generated:
-        """A left record without a partner."""
-        return self._made("left_alone", "left", self._of("left"), _nulls(self._right))
+        """The result of a left record without a partner."""
+        return self._made("left_alone", left="left")
 
     def of_right(self) -> Generated:
-        return self._made("right_alone", "right", _nulls(self._left), self._of("right"))
+        return self._made("right_alone", right="right")
 
-    def _of(self, side: str) -> list[str]:
-        names = self._left if side == "left" else self._right
-        return [f"{name}={side}.{name}" for name in names]
+    def _made(self, name: str, **sides: str) -> Generated:
+        def access(column: t.ColumnValue) -> str:
+            side = sides.get("left" if column.name in self._of_left else "right")
+            return "absent" if side is None else f"{side}.{column.name}"
 
-    def _made(self, name: str, parameters: str, *parts: Sequence[str]) -> Generated:
-        fields = ", ".join(part for group in parts for part in group)
-        source = f"def {name}({parameters}):\n    return Row({fields})\n"
-        return Generated(name, source, {"Row": self._row}, self._meaning)
-
-
-def _nulls(names: Sequence[str]) -> list[str]:
-    return [f"{name}=None" for name in names]
+        generator = Generator(access)
+        row = generator.row(self._to.value_type, self._row)
+        absent = "" if len(sides) == 2 else "    absent = None\n"
+        source = f"def {name}({', '.join(sides)}):\n{absent}    return {row}\n"
+        return Generated(name, source, generator.names, self._meaning, generator.places)

@@ -58,6 +58,13 @@ class JoinSide:
         return t.ColumnValue(node.type, node.nullable, node.place, table, name)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all records of the stream can have a partner, as they are, and have the key in
+        columns, so that finding it cannot fail."""
+        is_keyed = all(isinstance(key, t.ColumnValue) for key in self.keys)
+        return is_keyed and not self.kept and (self.item is None or self.item.window is None)
+
+    @property
     def key_columns(self) -> list[t.ColumnValue]:
         """The parts of the key, as columns of its prepared records."""
         found = []

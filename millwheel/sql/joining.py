@@ -1,13 +1,16 @@
 """Turns joins into computations.
 
-Each table of a join passes a loop that keeps the parts that the query uses: the rows that can have
-a partner and the columns that are read, with the parts of the key that are no columns. So a join
-holds little for each record, and a stream can be joined with itself.
+A join holds the parts of records that the query uses. It takes them itself of the records of a
+stream, if all of these can have a partner, and the key is made of columns. Otherwise the stream
+passes a loop that keeps the columns, of the rows that can have a partner, with the other parts of
+the key: a loop drops rows in chunks, gives columns of windows, lets a stream be joined with itself,
+and a record that has no key fails alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from millwheel.errors import SqlError
@@ -22,15 +25,47 @@ from millwheel.sql.generating import Generator
 from millwheel.sql.join_pairs import JoinPair
 from millwheel.sql.join_sides import JoinSide
 from millwheel.sql.keys import check_key, key_of
-from millwheel.sql.loops import of_record, select_source
-from millwheel.sql.planned import Assembly
+from millwheel.sql.loops import of_record, record_key, select_source
+from millwheel.sql.place import Place
+from millwheel.sql.planned import Assembly, PlannedStep
 from millwheel.sql.relations import JOINED, JoinedTables
 from millwheel.sql.schemas import Field, fields_of, struct_of
-from millwheel.sql.steps import Loop
+from millwheel.sql.steps import HeldPart, Loop, QueryJoin
 from millwheel.sql.types import SqlType
-from millwheel.sql.window_tables import check_lines, window_lines
+from millwheel.sql.window_tables import check_lines, check_part_lines, window_lines
 from millwheel.streams import Input, Stream, StreamFacts
 from millwheel.windows import rule_of
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A side of a join as the join takes it."""
+
+    held: Stream[Any]
+    """Of the parts that the join holds."""
+    read: Input[Any]
+    part: HeldPart | None = None
+    """None: the join reads the stream of the parts."""
+
+
+class _PlannedJoin:
+    """A join with its sides."""
+
+    def __init__(self, pair: JoinPair, sides: Sequence[_Taken]) -> None:
+        self._pair = pair
+        self._sides = sides
+        self.step: PlannedStep
+
+    def computation(self, to: Stream[Any], row: Mapping[str, t.Typed]) -> Any:
+        """The join.
+
+        Args:
+            row: the columns of a result, as values of joined records.
+        """
+        left, right = (side.held for side in self._sides)
+        join, functions = self._pair.computation(left, right, to, row)
+        parts = {side.read.stream.name: side.part for side in self._sides if side.part is not None}
+        return QueryJoin(join, parts, functions)
 
 
 class JoinPlanner:
@@ -53,6 +88,7 @@ class JoinPlanner:
         self._target = target
         self._pushed: list[list[t.Typed]] = [[] for _ in tables.items]
         """Conditions of the result that rows of one table have to fulfil."""
+        self._last: _PlannedJoin
 
     def plan(self, where: Sequence[t.Typed], retain: Any) -> tuple[Stream[Any], list[t.Typed]]:
         """Add the steps.
@@ -87,6 +123,14 @@ class JoinPlanner:
             needed.update(*(columns_in(value, JOINED) for value in pair.later))
             left = self._joined(pair, needed, number + 1)
         return left.stream, rest
+
+    def make(self, row: Mapping[str, t.Typed], target: Stream[Any]) -> None:
+        """Let the last join make the rows of the query in place of joined records.
+
+        Args:
+            row: their columns, as values of joined records.
+        """
+        self._assembly.replace(self._last.step, self._last.computation(target, row))
 
     def _distribute(self, where: list[t.Typed], conditions: list[list[t.Typed]]) -> list[t.Typed]:
         """Give each condition to the first join that has its columns; returns the others."""
@@ -127,9 +171,15 @@ class JoinPlanner:
         """Add the steps of a join; returns the stream of its results as a side of the next one."""
         left, right = pair.left, pair.right
         columns = (left.columns | right.columns) & set(needed)
-        used = columns | pair.used
-        prepared = [self._prepared(side, used, pair) for side in (left, right)]
-        fields = [f for stream in prepared for f in fields_of(stream.value_type) or []]
+        used = columns | pair.tested
+        is_of_two = left.stream.name != right.stream.name
+        taken = [
+            self._part(side, used, pair.meaning)
+            if side.is_whole and is_of_two
+            else self._prepared(side, used, pair.meaning)
+            for side in (left, right)
+        ]
+        fields = [f for each in taken for f in fields_of(each.held.value_type) or []]
         fields = [
             Field(f.name, f.type, f.nullable or self._is_optional(f.name, upto), f.shown)
             for f in fields
@@ -137,13 +187,10 @@ class JoinPlanner:
         ]
         name = self._assembly.name(f"{self._target}_joined")
         stream: Stream[Any] = Stream(name, struct_of(name, _described(fields)))
-        join = pair.computation(prepared[0], prepared[1], stream, columns)
-        join.rules = {**join.rules, "query": pair.meaning}
-        inputs: list[Input[Any]] = [
-            Input(prepared_stream, key_of(side.key_columns, pair.meaning))
-            for prepared_stream, side in zip(prepared, (left, right), strict=True)
-        ]
-        self._assembly.add(join, *inputs)
+        row = {f.name: _joined_column(f, pair.place) for f in fields}
+        self._last = _PlannedJoin(pair, taken)
+        join = self._last.computation(stream, row)
+        self._last.step = self._assembly.add(join, *(each.read for each in taken))
         stream.facts = StreamFacts(
             instants={a: how for a, how in pair.instants.items() if a in columns},
             spreads={a: near for a, near in pair.spreads().items() if a in columns},
@@ -157,24 +204,49 @@ class JoinPlanner:
                 return self._tables.nullable(number, upto)
         return False
 
-    def _prepared(self, side: JoinSide, used: Collection[str], pair: JoinPair) -> Stream[Any]:
+    def _part(self, side: JoinSide, used: Collection[str], meaning: str) -> _Taken:
+        """Let the join take the columns that it uses of one side."""
+        columns, values = self._columns(side, used)
+        keys = [side.of_item(key) for key in side.keys]
+        held = self._stream_of(side, columns, values)
+        generator = Generator(of_record)
+        row = generator.row(held.value_type, dict(zip(columns, values, strict=True)))
+        times = sorted(side.times)
+        lines = [x for time in times for x in check_part_lines(side.names[time], generator)]
+        body = "".join(f"    {line}\n" for line in [*lines, f"return {row}"])
+        source = f"def part(record, at):\n{body}"
+        written = "; ".join([*columns, *map(t.written, values)])
+        part = Generated("part", source, generator.names, written, generator.places)
+        return _Taken(held, Input(side.stream, record_key(keys, meaning)), HeldPart(held, part))
+
+    def _prepared(self, side: JoinSide, used: Collection[str], meaning: str) -> _Taken:
         """Add the loop that keeps the columns that a join uses of one side."""
-        columns = sorted(side.columns & set(used), key=list(side.names).index)
-        values = [self._column(side, name) for name in columns]
+        of_key = {column.name for column in side.key_columns}
+        columns, values = self._columns(side, {*used, *of_key})
         for key, column in zip(side.keys, side.key_columns, strict=True):
-            check_key(key)
             if column is not key:
                 columns.append(column.name)
                 values.append(side.of_item(key))
+        stream = self._stream_of(side, columns, values)
+        where = conjunction([side.of_item(value) for value in side.kept])
+        self._assembly.add(self._loop(side, stream, columns, values, where), side.stream.spread())
+        return _Taken(stream, Input(stream, key_of(side.key_columns, meaning)))
+
+    def _columns(self, side: JoinSide, used: Collection[str]) -> tuple[list[str], list[t.Typed]]:
+        columns = sorted(side.columns & set(used), key=list(side.names).index)
+        return columns, [self._column(side, name) for name in columns]
+
+    def _stream_of(
+        self, side: JoinSide, columns: Sequence[str], values: Sequence[t.Typed]
+    ) -> Stream[Any]:
+        for key in side.keys:
+            check_key(key)
         name = self._assembly.name(f"{self._target}_{_as_name(side.label)}")
         fields = [
             Field(column, value.type, value.nullable, "")
             for column, value in zip(columns, values, strict=True)
         ]
-        stream: Stream[Any] = Stream(name, struct_of(name, _described(fields)))
-        where = conjunction([side.of_item(value) for value in side.kept])
-        self._assembly.add(self._loop(side, stream, columns, values, where), side.stream.spread())
-        return stream
+        return Stream(name, struct_of(name, _described(fields)))
 
     def _column(self, side: JoinSide, name: str) -> t.Typed:
         item = side.item
@@ -198,11 +270,7 @@ class JoinPlanner:
         where: t.Typed | None,
     ) -> Loop:
         generator = Generator(of_record)
-        row = generator.name("Row", stream.value_type)
-        made = ", ".join(
-            f"{column}={generator.value(value)}"
-            for column, value in zip(columns, values, strict=True)
-        )
+        row = generator.row(stream.value_type, dict(zip(columns, values, strict=True)))
         window = None if side.item is None else side.item.window
         before = window_lines(window, [*values, where], generator)
         times = {side.names[time] for time in side.times}
@@ -210,11 +278,17 @@ class JoinPlanner:
             times.add(window.time)
         checks = [line for time in sorted(times) for line in check_lines(time, generator)]
         condition = "" if where is None else generator.truth(where)
-        source = select_source(checks, before, (), condition, f"{row}({made})")
+        source = select_source(checks, before, (), condition, row)
         meaning = "; ".join([*columns, *map(t.written, values)])
         meaning += "" if where is None else f" WHERE {t.written(where)}"
         meaning += "" if window is None else f" IN {rule_of(window.assigner)}"
         return Loop(Generated("select", source, generator.names, meaning, generator.places), stream)
+
+
+def _joined_column(field: Field, place: Place) -> t.ColumnValue:
+    """A field of joined records."""
+    assert field.type is not None
+    return t.ColumnValue(field.type, field.nullable, place, JOINED, field.name)
 
 
 def _tables_of(value: t.Typed) -> set[str]:

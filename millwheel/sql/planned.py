@@ -62,5 +62,12 @@ class Assembly:
         self._taken.add(found)
         return found
 
-    def add(self, computation: Any, *inputs: Input[Any]) -> None:
-        self.steps.append(PlannedStep(self.name(computation.name), computation, inputs))
+    def add(self, computation: Any, *inputs: Input[Any]) -> PlannedStep:
+        step = PlannedStep(self.name(computation.name), computation, inputs)
+        self.steps.append(step)
+        return step
+
+    def replace(self, step: PlannedStep, computation: Any) -> None:
+        """Let another computation read the inputs of a step, in its place."""
+        place = self.steps.index(step)
+        self.steps[place] = PlannedStep(self.name(computation.name), computation, step.inputs)

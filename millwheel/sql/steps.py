@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,10 +12,10 @@ from millwheel.computation import Computation
 from millwheel.context import Context
 from millwheel.core.chunk import Chunk
 from millwheel.core.chunk_code import ChunkCode, SendAll
-from millwheel.core.model import Record, from_micros
+from millwheel.core.model import Record, Timer, from_micros
 from millwheel.sql.analysis import Analyzed
 from millwheel.sql.generated import Generated
-from millwheel.streams import Stream
+from millwheel.streams import Input, Stream
 
 Made = tuple[Sequence[Any], Sequence[int] | None, Sequence[int] | None]
 """Values; their timestamps in microseconds, and the places of records that they come from: None,
@@ -54,6 +55,72 @@ class Loop(Computation[Any, None], ChunkCode):
 
     def process_chunk(self, chunk: Chunk, send: SendAll) -> None:
         send(self._to.name, *self._function(chunk.values, chunk.micros))
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """The part of a stream's records that a join holds.
+
+    Attributes:
+        stream: a stream of such parts, which only the join knows.
+        of: makes the part of a value and its timestamp in microseconds.
+    """
+
+    stream: Stream[Any]
+    of: Generated
+
+
+class QueryJoin(Computation[Any, Any]):
+    """A join of a query.
+
+    Args:
+        join: the join of its parts.
+        parts: by the name of a stream of which records the join holds parts, how it takes them.
+        functions: those of the join.
+    """
+
+    def __init__(
+        self,
+        join: Computation[Any, Any],
+        parts: Mapping[str, HeldPart],
+        functions: Sequence[Generated],
+    ) -> None:
+        self.join = join
+        self._parts = parts
+        self._functions = functions
+        self.writes = join.writes
+        meaning = "; ".join(each.meaning for each in (*self._made_of_parts, *functions))
+        self.rules = {**join.rules, "query": meaning}
+
+    @property
+    def _made_of_parts(self) -> list[Generated]:
+        return [part.of for part in self._parts.values()]
+
+    @property
+    def name(self) -> str:
+        return self.join.name
+
+    @property
+    def state_type(self) -> Any:
+        return self.join.state_type
+
+    @property
+    def source(self) -> str:
+        """The Python of its functions."""
+        return "\n".join(each.source for each in (*self._made_of_parts, *self._functions))
+
+    def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
+        """The planner gives both streams keys of one type."""
+
+    async def process_record(self, record: Record[Any], ctx: Context[Any]) -> None:
+        part = self._parts.get(record.stream)
+        if part is not None:
+            held = part.of(record.value, record.micros)
+            record = Record(record.key, held, record.micros, part.stream.name)
+        await self.join.process_record(record, ctx)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Any]) -> None:
+        await self.join.process_timer(timer, ctx)
 
 
 class GroupTotals(Computation[Any, Any]):

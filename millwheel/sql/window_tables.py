@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from millwheel.core.model import all_event_micros, from_micros, to_micros
+from millwheel.core.model import (
+    EPOCH,
+    ONE_MICROSECOND,
+    all_event_micros,
+    from_micros,
+    to_micros,
+)
 from millwheel.errors import GraphError, SqlError
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
@@ -195,12 +201,17 @@ def check_times(values: list[datetime | None], times: Sequence[int], column: str
     if None not in values and all_event_micros(values) == times:  # type: ignore[arg-type]
         return
     for value, micros in zip(values, times, strict=True):
-        if value is None or to_micros(value) - micros not in (0, 1):
-            raise ValueRefused(
-                f"the windows are over column {column}, which is {value}, and the event time of "
-                f"the record is {from_micros(micros)}: windows follow the event time that the "
-                "stream was given (timestamp= of inject)"
-            )
+        check_time(value, micros, column)
+
+
+def check_time(value: datetime | None, micros: int, column: str) -> None:
+    """As `check_times`, of one record."""
+    if value is None or to_micros(value) - micros not in (0, 1):
+        raise ValueRefused(
+            f"the windows are over column {column}, which is {value}, and the event time of the "
+            f"record is {from_micros(micros)}: windows follow the event time that the stream was "
+            "given (timestamp= of inject)"
+        )
 
 
 def check_lines(time: str | None, generator: Generator) -> list[str]:
@@ -209,3 +220,14 @@ def check_lines(time: str | None, generator: Generator) -> list[str]:
         return []
     name = generator.name("check_times", check_times)
     return [f"{name}([record.{time} for record in values], times, {time!r})"]
+
+
+def check_part_lines(time: str, generator: Generator) -> list[str]:
+    """The lines that check the time of one record."""
+    epoch = generator.name("epoch", EPOCH)
+    microsecond = generator.name("microsecond", ONE_MICROSECOND)
+    check = generator.name("check_time", check_time)
+    return [
+        f"if record.{time} is None or (record.{time} - {epoch}) // {microsecond} != at:",
+        f"    {check}(record.{time}, at, {time!r})",
+    ]

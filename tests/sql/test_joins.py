@@ -235,6 +235,57 @@ def test_drawn_joins_give_the_rows_of_postgres(
 # -- what Postgres has no words for ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("query", "steps"),
+    [
+        ("SELECT p.account, o.item FROM payments p JOIN orders o ON p.cents = o.item", ["r"]),
+        ("SELECT p.account, o.item FROM payments p JOIN orders o ON p.cents = o.item "
+         "AND o.customer > p.account", ["r"]),
+        ("SELECT p.account, o.item FROM payments p JOIN orders o ON p.cents = o.item "
+         "AND o.item > 1", ["r", "r_o"]),
+        ("SELECT p.cents, o.item FROM payments p JOIN orders o ON p.account = o.customer",
+         ["r", "r_o"]),
+        ("SELECT p.cents / o.item AS x FROM payments p JOIN orders o ON p.cents = o.item",
+         ["r", "r_joined"]),
+        ("SELECT p.account, o.item FROM payments p JOIN orders o ON p.cents = o.item + 1",
+         ["r", "r_o"]),
+        ("SELECT p.cents, q.cents AS c FROM payments p JOIN payments q ON p.account = q.account",
+         ["r", "r_p", "r_q"]),
+    ],
+)  # fmt: skip
+def test_a_join_takes_the_columns_and_makes_the_rows_itself_if_neither_can_fail(
+    query: str, steps: list[str]
+) -> None:
+    pipeline, _ = pipeline_of(f"INSERT INTO r {query} RETAIN UNBOUNDED")
+    made = [name for name in pipeline.nodes if name.startswith("make_")]
+    assert sorted(made) == [f"make_{step}" for step in steps]
+
+
+async def test_a_pair_that_fails_leaves_the_other_pairs_of_a_record() -> None:
+    pipeline, results = pipeline_of(
+        "INSERT INTO r SELECT p.cents / o.item AS x FROM payments p JOIN orders o "
+        "ON p.account = o.customer RETAIN UNBOUNDED",
+        on_error="dead_letter",
+    )
+    async with Harness(pipeline) as harness:
+        for item in (0, 2):
+            await harness.inject(ORDERS, Order("ann", second(0), item))
+        await harness.inject(PAYMENTS, Payment("ann", second(1), 8))
+        assert [row.x for row in harness.produced(results)] == [4]
+        assert len(harness.dead_letters) == 1
+
+
+async def test_a_join_holds_the_columns_that_it_uses() -> None:
+    pipeline, _ = pipeline_of(
+        "INSERT INTO r SELECT p.cents, o.item FROM payments p JOIN orders o "
+        f"ON p.cents = o.item AND {NEAR}"
+    )
+    async with Harness(pipeline) as harness:
+        await harness.inject(PAYMENTS, Payment("ann", second(1), 8))
+        held = [value for entry, value in harness.state("make_r", 8).items() if entry]
+        assert [sorted(each["value"]) for each in held] == [["at", "cents"]]
+
+
 async def test_a_row_is_joined_with_the_version_of_its_time() -> None:
     query = (
         "INSERT INTO r SELECT p.cents, o.item FROM payments p {} JOIN orders FOR SYSTEM_TIME AS OF "
@@ -332,6 +383,7 @@ async def test_records_wait_for_a_partner_as_long_as_is_said() -> None:
     "join",
     [
         "payments p JOIN orders o ON p.account = o.customer AND o.placed = p.at",
+        "payments p JOIN orders o ON p.cents = o.item AND o.placed = p.at",
         "TUMBLE(payments, at, INTERVAL '1 hour') p JOIN TUMBLE(orders, placed, INTERVAL '1 hour') "
         "o ON p.account = o.customer AND o.window_end = p.window_end",
     ],

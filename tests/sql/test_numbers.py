@@ -32,6 +32,7 @@ ROWS: list[dict[str, tuple[str, str | None]]] = [
 
 EXPRESSIONS = (
     """
+i % 7 ; b % 60 ; i % -7 ; i % 0
 s & 5::int2 ; i & 12 ; b & 255 ; s # 3::int2 ; i # 5 ; b # b ; ~s ; ~i ; ~b ; s << 3 ; s << 20
 i << 1 ; i << 33 ; i << -1 ; b << 63 ; s >> 1 ; i >> 31 ; b >> 2 ; @ i ; @ n ; @ d ; abs(m)
 abs(r) ; gcd(i, 12) ; lcm(i, 12) ; gcd(b, 18) ; lcm(b, 18::int8) ; mod(i, 3) ; mod(b, i)

@@ -22,7 +22,7 @@ from millwheel.sql import typed as t
 from millwheel.sql.analysis import Analyzed
 from millwheel.sql.schemas import fields_of
 from millwheel.sql.scopes import WINDOW
-from millwheel.sql.steps import Loop
+from millwheel.sql.steps import Loop, QueryJoin
 from millwheel.sql.types import shown
 from millwheel.streams import Stream
 from millwheel.windows import Sliding, Tumbling
@@ -144,6 +144,8 @@ class _Planning:
             if node.computation.query is None:
                 raise NotTheSame("a part of a join, of first rows, or of LATE INTO")
             self._query(node, node.computation.query)
+        elif isinstance(node.computation, QueryJoin):
+            raise NotTheSame("a join")
         elif read in self._kept:
             self._write(node, self._rows_of[read])
         elif read in self._rows_of:

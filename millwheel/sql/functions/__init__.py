@@ -14,6 +14,7 @@ from millwheel.sql.functions import (  # noqa: F401
     times,
 )
 from millwheel.sql.functions.registry import (
+    BY_CONSTANT,
     CASTS,
     FUNCTIONS,
     GIVEN_AS,
@@ -25,6 +26,7 @@ from millwheel.sql.functions.registry import (
 )
 
 __all__ = [
+    "BY_CONSTANT",
     "CASTS",
     "FUNCTIONS",
     "GIVEN_AS",

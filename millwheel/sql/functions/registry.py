@@ -26,6 +26,10 @@ class Implementation(NamedTuple):
 FUNCTIONS: dict[str, Implementation] = {}
 """By `millwheel.sql.catalog.Signature.key`: ``int4pl(int4,int4)``."""
 
+BY_CONSTANT: dict[Callable[..., Any], Callable[[Any], Callable[..., Any] | None]] = {}
+"""For some functions of `FUNCTIONS`, a faster one for a last argument that is written out: it takes
+the others. None: there is none for this argument."""
+
 CASTS: dict[tuple[str, str], Implementation] = {}
 """By the names of the two types; from ``text`` it is the type's input, to ``text`` its output."""
 

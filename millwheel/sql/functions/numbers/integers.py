@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from millwheel.sql.functions.registry import (
+    BY_CONSTANT,
     ValueRefused,
     casts,
     implements,
@@ -59,6 +60,14 @@ def remainder(a: int, b: int) -> int:
         raise ValueRefused("division by zero")
     found = abs(a) % abs(b)
     return -found if a < 0 else found
+
+
+def _remainder_by(b: int) -> Callable[[int], int] | None:
+    """As `remainder`, for one divisor above zero."""
+    return (lambda a: a % b if a >= 0 else -(-a % b)) if b > 0 else None
+
+
+BY_CONSTANT[remainder] = _remainder_by
 
 
 def _register(name: str, left: str, right: str, result: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, tzinfo
 from typing import Any
 
-from millwheel.sql.functions.registry import ValueRefused, implements, inline
+from millwheel.sql.functions.registry import BY_CONSTANT, ValueRefused, implements, inline
 from millwheel.sql.functions.times.dates import time_plus
 from millwheel.sql.functions.times.instants import instant_of, start_of
 from millwheel.sql.functions.times.intervals import (
@@ -88,6 +88,35 @@ def _months_later(moment: datetime, months: int) -> datetime:
 
 def minus(moment: datetime, span: IntervalValue) -> datetime:
     return plus(moment, -span)
+
+
+def _plus_constant(span: IntervalValue) -> Callable[[datetime], datetime] | None:
+    """As `plus`, for one interval without months."""
+    if span.months:
+        return None
+    try:
+        length = timedelta(span.days, 0, span.micros)
+    except OverflowError:
+        return None
+
+    def later(moment: datetime) -> datetime:
+        try:
+            return moment + length
+        except OverflowError:
+            raise ValueRefused(OUT_OF_RANGE) from None
+
+    return later
+
+
+def _minus_constant(span: IntervalValue) -> Callable[[datetime], datetime] | None:
+    try:
+        return _plus_constant(-span)
+    except ValueRefused:
+        return None
+
+
+BY_CONSTANT[plus] = _plus_constant
+BY_CONSTANT[minus] = _minus_constant
 
 
 @implements("interval_pl_timestamp(interval,timestamp)")
