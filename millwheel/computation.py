@@ -239,6 +239,11 @@ class Computation(Generic[V, S, B, T]):
         return snake_case(type(self).__name__)
 
     @property
+    def class_name(self) -> str:
+        """The name of the class in the graph; override it in a computation around another one."""
+        return type(self).__name__
+
+    @property
     def state_type(self) -> Any:
         """The type of the state, from the class's bases; override it if it varies."""
         return _type_argument(type(self), 1)

@@ -180,7 +180,7 @@ class Node:
             description["source"] = self.injection.source.describe()
             description["lateness_seconds"] = self.injection.lateness.total_seconds()
         if self.computation:
-            description["class"] = type(self.computation).__name__
+            description["class"] = self.computation.class_name
             for part in ("state_rules", "rules"):
                 if found := getattr(self.computation, part):
                     description[part] = dict(found)

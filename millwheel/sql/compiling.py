@@ -253,8 +253,7 @@ class Planner:
             raise SqlError("HOP and SESSION need GROUP BY", window.place)
         columns = dict(zip(query.columns.names, values, strict=True))
         join = self._joins.get(source.name)
-        of_columns = all(isinstance(value, (t.ColumnValue, t.ConstantValue)) for value in values)
-        if join is not None and where is None and not query.source.expansions and of_columns:
+        if join is not None and _cannot_fail(query):
             join.make(columns, target)
             return
         generator = Generator(of_record)
@@ -316,6 +315,15 @@ class Planner:
         )
         self._assembly.add(loop, source.spread())
         self._assembly.add(group.kept_by_record(late), kept.by(group.record_key))
+
+
+def _cannot_fail(query: Analyzed) -> bool:
+    """Whether each record has one row, of columns and constants."""
+    return (
+        query.where is None
+        and not query.source.expansions
+        and all(isinstance(v, (t.ColumnValue, t.ConstantValue)) for v in query.columns.values)
+    )
 
 
 def _of_both(target: Stream[Any], more: StreamFacts, query: Analyzed) -> StreamFacts:

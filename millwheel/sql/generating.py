@@ -92,11 +92,12 @@ class Generator:
             return self._called(implementation, node.signature.name, parts)
 
         def called(parts: Sequence[str]) -> str:
-            function = _by_constant(implementation, node.arguments)
-            if function is not None:
-                code = f"{self.name(node.signature.name, function)}({', '.join(parts[:-1])})"
+            name = node.signature.name
+            special = _by_constant(implementation, name, node.arguments)
+            if special is not None:
+                code = f"{self.name(*special)}({', '.join(parts[:-1])})"
             else:
-                code = self._called(implementation, node.signature.name, parts)
+                code = self._called(implementation, name, parts)
             self.places.setdefault(code, node.place)
             return code
 
@@ -266,13 +267,16 @@ def _known(signature: Signature) -> Implementation:
 
 
 def _by_constant(
-    implementation: Implementation, arguments: Sequence[t.Typed]
-) -> Callable[..., Any] | None:
-    """A function of the arguments but the last one, which is written out."""
+    implementation: Implementation, name: str, arguments: Sequence[t.Typed]
+) -> tuple[str, Callable[..., Any]] | None:
+    """A function of the arguments but the last one, which is written out, with a hint for its
+    name."""
     last = arguments[-1] if len(arguments) > 1 else None
     if implementation.function not in BY_CONSTANT or not isinstance(last, t.ConstantValue):
         return None
-    return BY_CONSTANT[implementation.function](last.value)
+    function = BY_CONSTANT[implementation.function](last.value)
+    shown = last.value if isinstance(last.value, int) else "constant"
+    return None if function is None else (f"{name}_{shown}", function)
 
 
 def _is_null(node: t.Typed) -> bool:

@@ -170,6 +170,8 @@ class JoinPlanner:
     def _joined(self, pair: JoinPair, needed: Collection[str], upto: int) -> JoinSide:
         """Add the steps of a join; returns the stream of its results as a side of the next one."""
         left, right = pair.left, pair.right
+        for key in (*left.keys, *right.keys):
+            check_key(key)
         columns = (left.columns | right.columns) & set(needed)
         used = columns | pair.tested
         is_of_two = left.stream.name != right.stream.name
@@ -239,8 +241,6 @@ class JoinPlanner:
     def _stream_of(
         self, side: JoinSide, columns: Sequence[str], values: Sequence[t.Typed]
     ) -> Stream[Any]:
-        for key in side.keys:
-            check_key(key)
         name = self._assembly.name(f"{self._target}_{_as_name(side.label)}")
         fields = [
             Field(column, value.type, value.nullable, "")

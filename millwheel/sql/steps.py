@@ -101,6 +101,10 @@ class QueryJoin(Computation[Any, Any]):
         return self.join.name
 
     @property
+    def class_name(self) -> str:
+        return self.join.class_name
+
+    @property
     def state_type(self) -> Any:
         return self.join.state_type
 

@@ -257,8 +257,9 @@ def test_a_join_takes_the_columns_and_makes_the_rows_itself_if_neither_can_fail(
     query: str, steps: list[str]
 ) -> None:
     pipeline, _ = pipeline_of(f"INSERT INTO r {query} RETAIN UNBOUNDED")
-    made = [name for name in pipeline.nodes if name.startswith("make_")]
+    made = {n: node.describe() for n, node in pipeline.nodes.items() if n.startswith("make_")}
     assert sorted(made) == [f"make_{step}" for step in steps]
+    assert sum(step["class"] == "LastingJoin" for step in made.values()) == 1
 
 
 async def test_a_pair_that_fails_leaves_the_other_pairs_of_a_record() -> None:

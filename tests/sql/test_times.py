@@ -154,6 +154,8 @@ timestamptz '2024-10-27 02:30 Europe/Zurich'|timestamptz '2024-03-10 02:30 Ameri
 time '24:00:01'|timestamptz '2024-11-03 01:30 America/New_York'
 timestamptz '2024-10-06 02:15 Australia/Lord_Howe'
 timestamptz '2024-04-07 01:45 Australia/Lord_Howe'|interval '@ 1 minute ago'
+'9223372036854775807 us'::interval::interval(4)|'-9223372036854775807 us'::interval::interval(0)
+'9223372036854775000 us'::interval::interval(3)|'9223372036854775400 us'::interval::interval(3)
 interval 'P1Y2M3DT4H5M6.7S'|date '2024-02-30'
 """
 

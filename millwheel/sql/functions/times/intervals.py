@@ -231,8 +231,17 @@ def rounded_micros(micros: int, digits: int) -> int:
 @modifies("interval")
 @implements("interval(interval,int4)")
 def with_digits(span: IntervalValue, digits: int) -> IntervalValue:
-    """Round to this number of decimal digits of a second."""
-    return interval(span.months, span.days, rounded_micros(span.micros, digits))
+    """Round to this number of decimal digits of a second.
+
+    Raises:
+        ValueRefused: the number is negative, or the interval is so long that Postgres cannot add
+            half of the last digit.
+    """
+    micros = rounded_micros(span.micros, digits)
+    half = 10 ** (MOST_DIGITS - digits) // 2 if digits < MOST_DIGITS else 0
+    if not -_INT8 <= span.micros + (half if span.micros >= 0 else -half) < _INT8:
+        raise ValueRefused(OUT_OF_RANGE)
+    return interval(span.months, span.days, micros)
 
 
 # -- output -----------------------------------------------------------------------------------
