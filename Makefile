@@ -6,7 +6,7 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick sim campaign lint check bench soak lock
+.PHONY: help setup demo docs test quick sim campaign lint check bench soak lock
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,10 @@ lint: setup ## format, lint rules, types and layers; changes nothing
 	@$(VENV_PYTHON) -m ruff check
 	@$(VENV_PYTHON) -m mypy
 	@.venv/bin/lint-imports --no-logo
+
+docs: setup ## build the docs site in docs/_build; warnings are errors
+	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html docs docs/_build/html $(ARGS)
+	@echo "docs/_build/html/index.html"
 
 check: lint ## lint, then the tests
 	@$(MAKE) test

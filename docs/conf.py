@@ -1,0 +1,37 @@
+"""The docs site: ``make docs`` builds it. Warnings are errors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+project = "millwheel"
+author = "the millwheel authors"
+html_title = "millwheel"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_llm.txt",
+    "docs_site",
+]
+exclude_patterns = ["_build", "_ext", "deploy/Dockerfile*"]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+nb_execution_mode = "off"
+
+llms_txt_description = "A per-record stream engine in Python with its state in Postgres"
+llms_txt_suppress_unknown_node_warnings = ["toctree"]  # it has no text
+
+html_theme = "furo"
+html_static_path: list[str] = []
+templates_path: list[str] = []
+copybutton_prompt_text = r"\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True

@@ -1,0 +1,102 @@
+"""The blocks of the docs run, and pages are as long as a reader has patience for."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.code_blocks import run_block
+from tests.support.pasted_pages import Block, Shell, blocks, typed
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+KINDS = ("start", "howto", "reference", "why")
+PAGES = [page for kind in KINDS for page in sorted((DOCS / kind).rglob("*.md"))]
+LONGEST_WORDS = 1200
+GENERATED = "reference"
+"""Pages that are made from code may be longer."""
+
+
+def name(page: Path) -> str:
+    return page.relative_to(DOCS).as_posix()
+
+
+def with_code(page: Path) -> bool:
+    return any(block.language == "python" for block in blocks(page))
+
+
+def tutorial() -> Iterator[Path]:
+    """The pages of `start`, in the order of their list."""
+    index = (DOCS / "start/index.md").read_text("utf-8")
+    for listed in re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL):
+        for line in listed.splitlines():
+            if line and not line.startswith(":"):
+                yield DOCS / "start" / f"{line}.md"
+
+
+def write(block: Block, directory: Path) -> None:
+    assert block.file is not None
+    path = directory / block.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(block.text, "utf-8")
+
+
+def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
+    """Each page continues in the directory and the shell of the one before."""
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    with Shell(directory) as shell:
+        for page in tutorial():
+            for block in blocks(page):
+                if block.file:
+                    write(block, directory)
+                elif block.language == "console":
+                    for command, shown in typed(block.text):
+                        if not command.startswith("pip "):
+                            shell.check(command, shown)
+                else:
+                    assert block.language not in ("python", "sql"), f"{page}: it names no file"
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if with_code(page) and "start" not in page.parts], ids=name
+)
+async def test_the_code_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = types.ModuleType("the_page")
+    before = set(sys.modules)
+    monkeypatch.setitem(sys.modules, "the_page", module)
+    try:
+        for block in blocks(page):
+            if block.language == "python" and block.file is None:
+                await run_block(block.text, module.__dict__, page)
+            elif block.language in ("python", "sql") and block.file is not None:
+                write(block, tmp_path)
+        for given, test in list(vars(module).items()):
+            if given.startswith("test_") and inspect.isfunction(test):
+                found = test()
+                if inspect.isawaitable(found):
+                    await found
+    finally:
+        for added in set(sys.modules) - before:
+            if str(getattr(sys.modules[added], "__file__", "")).startswith(str(tmp_path)):
+                del sys.modules[added]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_is_short_and_its_fragments_compile(page: Path) -> None:
+    if GENERATED not in page.parts:
+        assert len(page.read_text("utf-8").split()) <= LONGEST_WORDS
+    for block in blocks(page):
+        if block.language == "py":
+            ast.parse(block.text)
