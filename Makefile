@@ -40,9 +40,9 @@ lint: setup ## format, lint rules, types and layers; changes nothing
 	@$(VENV_PYTHON) -m mypy
 	@.venv/bin/lint-imports --no-logo
 
-docs: setup ## build the docs site in docs/_build; warnings are errors
-	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html docs docs/_build/html $(ARGS)
-	@echo "docs/_build/html/index.html"
+docs: setup ## build the docs site in build/docs; warnings are errors
+	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html docs build/docs $(ARGS)
+	@echo build/docs/index.html
 
 check: lint ## lint, then the tests
 	@$(MAKE) test

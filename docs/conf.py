@@ -20,7 +20,7 @@ extensions = [
     "sphinx_llm.txt",
     "docs_site",
 ]
-exclude_patterns = ["_build", "_ext", "deploy/Dockerfile*"]
+exclude_patterns = ["_ext", "deploy/Dockerfile*"]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
