@@ -219,10 +219,9 @@ class Reader(Protocol):
 
         Returns:
             JSON values that cover acknowledged rows only: rows read ahead may be corrected before
-                they are
-            read again. If all rows read are acknowledged, also the gap behind them that the reader
-            has
-            passed; `wait` returns when it has grown, so that the engine stores the new position.
+            they are read again. If all rows read are acknowledged, also the gap behind them that
+            the reader has passed; `wait` returns when it has grown, so that the engine stores the
+            new position.
         """
         ...
 
