@@ -24,6 +24,7 @@ exclude_patterns = ["_ext", "deploy/Dockerfile*"]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+smartquotes = False
 default_role = "py:obj"  # docstrings write `name` for code; a name of the API becomes a link
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": True}

@@ -125,7 +125,7 @@ class Pipeline:
             timestamp: returns a value's event time, an aware datetime; None: the row's own
                 timestamp, if the source has them, as Kafka has.
             lateness: how far behind the newest record another may be and still be on time
-                (``docs/guarantees.md``); zero: times never go back.
+                (``docs/why/time.md``); zero: times never go back.
             seen: returns the time at which a record was seen, if that is not its event time.
             watermark: in place of `seen` and `lateness`, returns the time of a record after which
                 no record on time is older, or None.
