@@ -6,7 +6,7 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test quick sim campaign lint check bench soak lock
+.PHONY: help setup demo kill9 docs test quick sim campaign lint check bench soak lock
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,10 @@ lint: setup ## format, lint rules, types and layers; changes nothing
 	@$(VENV_PYTHON) -m ruff check
 	@$(VENV_PYTHON) -m mypy
 	@.venv/bin/lint-imports --no-logo
+
+kill9: ## kill a pipeline ten times at random, and compare its result with arithmetic
+	@.ci/setup engine
+	@$(VENV_PYTHON) -m examples.kill9 $(ARGS)
 
 docs: setup ## build the docs site in build/docs; warnings are errors
 	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html docs build/docs $(ARGS)
