@@ -127,7 +127,7 @@ def wait(run: subprocess.Popen[str], folder: Path, payments: float) -> int:
         try:
             with psycopg.connect(url(folder)) as connection:
                 while run.poll() is None:
-                    durable = sum(row[1] for row in connection.execute(BALANCES))
+                    durable = int(sum(row[1] for row in connection.execute(BALANCES)))
                     connection.rollback()
                     if durable >= payments:
                         return durable
