@@ -26,6 +26,7 @@ from typing import Any
 import typer
 
 from millwheel.cli.printing import say
+from millwheel.cli.terminal import styled
 from millwheel.core.distribution import check_alone
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
 
@@ -86,7 +87,7 @@ def report(error: MillwheelError, *, debug: bool) -> None:
 
 
 def print_error(message: str) -> None:
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(styled("error: ", "error", err=True), nl=False, err=True)
     say(message, err=True)
 
 
