@@ -28,6 +28,7 @@ import typer
 from millwheel.cli.printing import say
 from millwheel.cli.terminal import styled
 from millwheel.core.distribution import check_alone
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
 
 FORMS = ("text", "json")
@@ -186,7 +187,8 @@ def configure_log(form: str | None = None, level: str | None = None) -> None:
 def _one_of(given: str | None, variable: str, known: Collection[str]) -> str | None:
     value = given or os.environ.get(variable) or None
     if value is not None and value not in known:
-        raise UsageError(f"{variable} must be one of {', '.join(known)}, not {value!r:.40}")
+        message = f"{variable} must be one of {', '.join(known)}, not {value!r:.40}"
+        raise UsageError(with_suggestion(message, value, known))
     if given:
         os.environ[variable] = given  # for processes that the command starts
     return value

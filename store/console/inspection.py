@@ -19,7 +19,7 @@ from psycopg.rows import namedtuple_row
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS, Key, from_micros
 from millwheel.errors import UsageError
 from millwheel.graph.labels import label_of
-from millwheel.store.console.asking import EVERY_LETTER, LetterFilter
+from millwheel.store.console.asking import EVERY_LETTER, LetterFilter, require_computation
 from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
 from millwheel.store.console.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
@@ -492,18 +492,25 @@ class Inspection:
     def dead_letters(
         self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterEntry]:
-        """The newest ones, without their tracebacks."""
-        self.require_current(pipeline)
+        """The newest ones, without their tracebacks; `UsageError` if the filter names an unknown
+        computation."""
+        self._require_computation(pipeline, letters)
         rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
         return [_dead_letter(row) for row in rows]
 
     def dead_letter_kinds(
         self, pipeline: str, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterKind]:
-        """The most frequent first."""
-        self.require_current(pipeline)
+        """The most frequent first; `UsageError` as of `dead_letters`."""
+        self._require_computation(pipeline, letters)
         rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
         return [DeadLetterKind(*row) for row in rows]
+
+    def _require_computation(self, pipeline: str, letters: LetterFilter) -> None:
+        self.require_current(pipeline)
+        if letters.computation is not None:
+            known = [name for (name,) in self._rows("known_computations", pipeline)]
+            require_computation(pipeline, letters.computation, known)
 
     def dead_letter(self, pipeline: str, number: int) -> DeadLetterEntry:
         """A letter with its traceback; `UsageError` if there is none with this number."""
