@@ -27,6 +27,7 @@ from millwheel.core.codec import shown
 from millwheel.core.columns import NUMBERS, Column, columns_of, key_part, stored_form
 from millwheel.core.model import Key, Record
 from millwheel.core.names import check_name
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError, UserCodeError
 
 __all__ = ["BundleSink", "Console", "Discard", "JsonLinesFiles", "Sink", "Table"]
@@ -164,10 +165,11 @@ class Table(Generic[R]):
         names = [column.name for column in self.columns]
         for name_ in (*key, *producer_key):
             if name_ not in names:
-                raise GraphError(
+                message = (
                     f"Table({name!r}): there is no column {name_!r} in {row_type.__name__}; "
                     f"there are {', '.join(names)}"
                 )
+                raise GraphError(with_suggestion(message, name_, names))
         if not set(producer_key) <= set(key):
             raise GraphError(f"Table({name!r}): producer_key must name columns of key {key!r}")
         for column in self.columns:

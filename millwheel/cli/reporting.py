@@ -25,8 +25,11 @@ from typing import Any
 
 import typer
 
+from millwheel.cli.log_lines import render
 from millwheel.cli.printing import say
+from millwheel.cli.terminal import styled
 from millwheel.core.distribution import check_alone
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
 
 FORMS = ("text", "json")
@@ -86,7 +89,7 @@ def report(error: MillwheelError, *, debug: bool) -> None:
 
 
 def print_error(message: str) -> None:
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(styled("error: ", "error", err=True), nl=False, err=True)
     say(message, err=True)
 
 
@@ -163,16 +166,15 @@ def configure_log(form: str | None = None, level: str | None = None) -> None:
     terminal = sys.stderr.isatty()
     form = _one_of(form, "MILLWHEEL_LOG_FORMAT", FORMS) or ("text" if terminal else "json")
     level = _one_of(level, "MILLWHEEL_LOG_LEVEL", LEVELS) or "info"
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=terminal)
-        if form == "text"
-        else structlog.processors.JSONRenderer(default=str)
-    )
+    for_reader = form == "text" and terminal
+    renderer: Any = structlog.processors.JSONRenderer(default=str)
+    if form == "text":
+        renderer = render if for_reader else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if form == "text" else [structlog.processors.format_exc_info]),
+            structlog.processors.TimeStamper(fmt="%H:%M:%SZ" if for_reader else "iso", utc=True),
+            *([structlog.processors.format_exc_info] if for_reader or form == "json" else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -185,7 +187,8 @@ def configure_log(form: str | None = None, level: str | None = None) -> None:
 def _one_of(given: str | None, variable: str, known: Collection[str]) -> str | None:
     value = given or os.environ.get(variable) or None
     if value is not None and value not in known:
-        raise UsageError(f"{variable} must be one of {', '.join(known)}, not {value!r:.40}")
+        message = f"{variable} must be one of {', '.join(known)}, not {value!r:.40}"
+        raise UsageError(with_suggestion(message, value, known))
     if given:
         os.environ[variable] = given  # for processes that the command starts
     return value

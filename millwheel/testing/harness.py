@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, Self, TypeVar
 
 from millwheel.core.addresses import cell_address
 from millwheel.core.clock import VirtualClock
 from millwheel.core.codec import encode_key
 from millwheel.core.model import Key, from_micros, to_micros
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError, UsageError
 from millwheel.graph.node import Node
 from millwheel.pipeline import Pipeline
@@ -257,12 +257,11 @@ class Harness:
     def _check_name(self, what: str, name: str, known: Collection[str]) -> None:
         if name in known:
             return
-        meant = get_close_matches(str(name), known, n=1)
-        raise UsageError(
-            f"pipeline {self._copy.pipeline.name!r} has no {what} {name!r}"
-            + (f"; did you mean {meant[0]!r}?" if meant else ".")
-            + f" It has: {', '.join(known) or 'none'}"
+        message = (
+            f"pipeline {self._copy.pipeline.name!r} has no {what} {name!r}; it has: "
+            f"{', '.join(known) or 'none'}"
         )
+        raise UsageError(with_suggestion(message, str(name), known))
 
     @property
     def dead_letters(self) -> list[Any]:

@@ -10,6 +10,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millwheel.core.model import SLOTS
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
@@ -82,10 +83,11 @@ def pause(
         known = [name for (name,) in connection.execute(statements.get("list_injectors"))]
         missing = [name for name in injectors if name not in known]
         if missing:
-            raise UsageError(
+            message = (
                 f"pipeline {pipeline!r} has no injector {', '.join(map(repr, missing))}; it has: "
                 f"{', '.join(known) or 'none'}. Nothing was changed"
             )
+            raise UsageError(with_suggestion(message, missing[0], known))
         rows = connection.execute(
             statements.get("pause_injectors"),
             {"names": list(injectors) or None, "paused": paused},

@@ -28,6 +28,7 @@ from psycopg.adapt import Buffer
 from psycopg.conninfo import make_conninfo
 from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.presence import present
@@ -158,10 +159,11 @@ def choose(pipelines: Sequence[str], wanted: str | None) -> str:
     """The wanted pipeline, or the only one; otherwise `UsageError`."""
     if wanted is not None:
         if wanted not in pipelines:
-            raise UsageError(
+            message = (
                 f"the store has no pipeline {wanted!r} that this login has a role of; it may read: "
                 f"{', '.join(pipelines) or 'none'}"
             )
+            raise UsageError(with_suggestion(message, wanted, pipelines))
         return wanted
     if not pipelines:
         raise UsageError("the store has no pipeline yet that this login has a role of")

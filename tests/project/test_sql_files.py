@@ -26,6 +26,8 @@ CALL = re.compile(r"SELECT (SEND_ALL\(|\{\}\(%s, %s\)$)")
 """The client calls functions of the pipeline's schema, in a session of the user's: only their name
 and parameters."""
 
+EXAMPLE = "millwheel sql "
+"""A command that a help page shows, for its reader to type."""
 
 COMPILER = ROOT / "millwheel" / "sql"
 """It reads the SQL of users, and names its statements in messages; it sends none."""
@@ -52,7 +54,7 @@ def test_no_statement_stands_in_python(folder: str) -> None:
         for path in sorted((ROOT / folder).rglob("*.py"))
         if not path.is_relative_to(COMPILER)
         for line, text in _texts(path)
-        if STATEMENT.search(text) and not CALL.match(text)
+        if STATEMENT.search(text) and not CALL.match(text) and not text.startswith(EXAMPLE)
     ]
     assert statements == []
 

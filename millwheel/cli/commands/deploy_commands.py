@@ -20,7 +20,13 @@ from millwheel.store.port.deploy import Plan
 app = typer.Typer()
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel plan zeitgeist:pipeline",
+        "millwheel plan zeitgeist:pipeline --json",
+    ],
+)
 def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
     """Show what a deploy of this code would change.
 
@@ -68,7 +74,12 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
         raise DeployRefused(f"this code cannot be deployed to pipeline {pipeline.name!r}")
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel rollback zeitgeist:pipeline",
+    ],
+)
 def rollback(target: Target, *, common: CommonOptions) -> None:
     """Deploy the code of a former generation again.
 

@@ -20,7 +20,14 @@ from millwheel.store.console.migrate import require_version, schema_version
 app = typer.Typer()
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel graph zeitgeist:pipeline",
+        "millwheel graph zeitgeist:pipeline --mermaid  # for a page of documentation",
+        "millwheel graph trends.sql --code  # the Python that queries became",
+    ],
+)
 def graph(
     target: Target,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,

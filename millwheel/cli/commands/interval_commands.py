@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from millwheel.cli.command import command
+from millwheel.cli.command import command, group
 from millwheel.cli.interval_table import print_events, print_intervals
 from millwheel.cli.opened_store import inspecting, opened
 from millwheel.cli.operator_desk import actor
@@ -25,13 +25,19 @@ from millwheel.store.postgres.store import PostgresStore
 T = TypeVar("T")
 
 app = typer.Typer()
-intervals = typer.Typer(no_args_is_help=True)
-app.add_typer(intervals, name="intervals")
+intervals = group(app, "intervals")
 
 IntervalId = Annotated[int, typer.Argument(metavar="ID")]
 
 
-@command(intervals, "list")
+@command(
+    intervals,
+    "list",
+    examples=[
+        "millwheel intervals list",
+        "millwheel intervals list --events 20  # and the newest changes of owners",
+    ],
+)
 def list_intervals(
     pipeline: OnePipeline = None,
     events: Annotated[
@@ -56,7 +62,14 @@ def list_intervals(
         print_events(happened, labels)
 
 
-@command(intervals, "move")
+@command(
+    intervals,
+    "move",
+    examples=[
+        "millwheel intervals move 7 bec7c335",
+        "millwheel intervals move 7 --anywhere  # let the balancer place it again",
+    ],
+)
 def move_interval(
     interval: IntervalId,
     worker: Annotated[
@@ -87,7 +100,13 @@ def move_interval(
     )
 
 
-@command(intervals, "split")
+@command(
+    intervals,
+    "split",
+    examples=[
+        "millwheel intervals split 7",
+    ],
+)
 def split_interval(
     interval: IntervalId,
     at: Annotated[
@@ -110,7 +129,13 @@ def split_interval(
     typer.echo(f"{done} interval {interval} at slot {at}")
 
 
-@command(intervals, "merge")
+@command(
+    intervals,
+    "merge",
+    examples=[
+        "millwheel intervals merge 7 8",
+    ],
+)
 def merge_intervals(
     lower: Annotated[int, typer.Argument(metavar="LOWER")],
     upper: Annotated[int, typer.Argument(metavar="UPPER")],

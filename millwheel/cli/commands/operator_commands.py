@@ -35,7 +35,13 @@ Injectors = Annotated[
 ]
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel pause zeitgeist --reason 'the database is being moved'",
+        "millwheel pause zeitgeist searches_injector  # only one of them",
+    ],
+)
 def pause(
     pipeline: PipelineName,
     injectors: Injectors = None,
@@ -47,7 +53,12 @@ def pause(
     _set_paused(pipeline, injectors or [], common, paused=True, reason=reason)
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel resume zeitgeist",
+    ],
+)
 def resume(
     pipeline: PipelineName,
     injectors: Injectors = None,
@@ -84,7 +95,14 @@ def _set_paused(
         typer.echo("no worker is running")
 
 
-@command(app, "set-aside")
+@command(
+    app,
+    "set-aside",
+    examples=[
+        "millwheel set-aside searches_injector 1204  # a row of a source",
+        "millwheel set-aside count_searches 17-4 --key '\"cats\"'  # a record of a computation",
+    ],
+)
 def set_aside(
     name: Annotated[str, typer.Argument(metavar="COMPUTATION|INJECTOR")],
     item: Annotated[str, typer.Argument(metavar="RECORD|ROW", help="As the error names it.")],
@@ -121,7 +139,13 @@ def set_aside(
         )
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel log",
+        "millwheel log --withdraw 12  # take back what is not carried out yet",
+    ],
+)
 def log(
     pipeline: OnePipeline = None,
     withdraw: Annotated[

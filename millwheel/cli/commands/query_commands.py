@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millwheel.cli.command import command
+from millwheel.cli.command import command, group
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, Reason, Target, Yes
@@ -27,14 +27,20 @@ LOADED_SECONDS = 30.0
 """Longest wait for workers; they look for changes every second."""
 
 app = typer.Typer()
-query = typer.Typer(no_args_is_help=True)
-app.add_typer(query, name="query")
+query = group(app, "query")
 
 QueryFile = Annotated[Path, typer.Argument(metavar="FILE.sql", help="The statements of the query.")]
 QueryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the query.")]
 
 
-@command(query, "submit")
+@command(
+    query,
+    "submit",
+    examples=[
+        "millwheel query submit zeitgeist:pipeline trends.sql",
+        "millwheel query submit zeitgeist:pipeline trends.sql --name trends_by_hour",
+    ],
+)
 def submit(
     target: Target,
     file: QueryFile,
@@ -51,7 +57,13 @@ def submit(
         _carry_out(prepared, url, reason)
 
 
-@command(query, "replace")
+@command(
+    query,
+    "replace",
+    examples=[
+        "millwheel query replace zeitgeist:pipeline trends trends.sql",
+    ],
+)
 def replace(
     target: Target,
     name: QueryName,
@@ -119,7 +131,13 @@ def _wait(pipeline: Pipeline, url: str, generation: int) -> None:
         )
 
 
-@command(query, "list")
+@command(
+    query,
+    "list",
+    examples=[
+        "millwheel query list zeitgeist:pipeline",
+    ],
+)
 def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
     """List the queries that were submitted to a pipeline."""
     from millwheel.services.live_queries import listed
@@ -160,7 +178,13 @@ def _as_json(one: Any) -> dict[str, Any]:
     }
 
 
-@command(query, "explain")
+@command(
+    query,
+    "explain",
+    examples=[
+        "millwheel query explain zeitgeist:pipeline trends",
+    ],
+)
 def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
     """Show the steps of a query: keys, windows, state and its bound, and when rows come out."""
     from millwheel.services.live_queries import explained_query
@@ -172,7 +196,13 @@ def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
             say(line)
 
 
-@command(query, "drop")
+@command(
+    query,
+    "drop",
+    examples=[
+        "millwheel query drop zeitgeist:pipeline trends",
+    ],
+)
 def drop(
     target: Target,
     name: QueryName,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millwheel.cli.command import command
+from millwheel.cli.command import command, group
 from millwheel.cli.opened_store import opened, opened_for
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, KeepOpen, OnePipeline, OptionGroup, Reason, Target
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from millwheel.spark.launch import Cluster
 
 app = typer.Typer()
-spark = typer.Typer(no_args_is_help=True)
-app.add_typer(spark, name="spark")
+spark = group(app, "spark")
 
 PIPELINE_ROWS = 20_000
 AGGREGATE_ROWS = 100_000
@@ -101,7 +100,13 @@ class QueryOptions(OptionGroup):
     ] = False
 
 
-@command(spark, "run")
+@command(
+    spark,
+    "run",
+    examples=[
+        "millwheel spark run zeitgeist:pipeline --checkpoint checkpoint --until-caught-up",
+    ],
+)
 def run_on_spark(
     target: Target,
     checkpoint: Checkpoint,
@@ -129,7 +134,14 @@ def run_on_spark(
         )
 
 
-@command(spark, "aggregate")
+@command(
+    spark,
+    "aggregate",
+    examples=[
+        "millwheel spark aggregate zeitgeist:pipeline",
+        "millwheel spark aggregate zeitgeist:pipeline --from-scratch --until-caught-up",
+    ],
+)
 def aggregate(
     target: Target,
     batches: BatchOptions,
@@ -160,7 +172,13 @@ def aggregate(
         )
 
 
-@command(spark, "report")
+@command(
+    spark,
+    "report",
+    examples=[
+        "millwheel spark report reports:busiest_hours --output reports",
+    ],
+)
 def report(
     target: Annotated[
         str,
@@ -199,7 +217,13 @@ def report(
         )
 
 
-@command(spark, "take")
+@command(
+    spark,
+    "take",
+    examples=[
+        "millwheel spark take zeitgeist:pipeline --checkpoint checkpoint",
+    ],
+)
 def take(
     target: Target, checkpoint: Checkpoint, reason: Reason = "", *, common: CommonOptions
 ) -> None:
@@ -214,7 +238,13 @@ def take(
     _print_moved(pipeline.name, moved, then)
 
 
-@command(spark, "return")
+@command(
+    spark,
+    "return",
+    examples=[
+        "millwheel spark return zeitgeist:pipeline",
+    ],
+)
 def give_back(
     target: Target, reason: Reason = "", *, cluster: ClusterOptions, common: CommonOptions
 ) -> None:

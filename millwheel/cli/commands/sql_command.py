@@ -23,7 +23,14 @@ Format = Literal["table", "csv", "json"]
 app = typer.Typer()
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel sql 'SELECT key, searches FROM state_of_count_searches'",
+        "millwheel sql 'SELECT * FROM states LIMIT 5' --format csv",
+        "millwheel sql 'SELECT count(*) FROM timers' --watch --interval 5",
+    ],
+)
 def sql(
     statements: Annotated[
         list[str],

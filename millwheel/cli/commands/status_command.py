@@ -23,7 +23,14 @@ from millwheel.store.console.inspection import Inspection, PipelineStatus, inspe
 app = typer.Typer()
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel status",
+        "millwheel status zeitgeist --watch  # refreshed until Ctrl-C",
+        "millwheel status --json",
+    ],
+)
 def status(
     pipeline: Annotated[
         str | None, typer.Argument(help="Name of a pipeline. Default: all pipelines.")

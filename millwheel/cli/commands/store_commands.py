@@ -34,7 +34,14 @@ StoreDirectory = Annotated[
 ]
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel migrate zeitgeist:pipeline --store postgresql://db/shop",
+        "millwheel migrate zeitgeist --roles  # and roles with their rights",
+        "millwheel migrate zeitgeist:pipeline --states  # stored states, too",
+    ],
+)
 def migrate(
     target: Annotated[
         str, typer.Argument(metavar="MODULE:PIPELINE|NAME", help="The pipeline, or its name.")
@@ -148,7 +155,13 @@ def _registered(pipeline: Pipeline, url: str) -> list[str]:
     return register_inboxes(pipeline, url)
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel drop zeitgeist",
+        "millwheel drop zeitgeist --yes  # in a script",
+    ],
+)
 def drop(pipeline: PipelineName, yes: Yes = False, *, common: CommonOptions) -> None:
     """Drop a pipeline with its state, timers and results."""
     with opened(common) as presence:
@@ -164,7 +177,12 @@ def drop(pipeline: PipelineName, yes: Yes = False, *, common: CommonOptions) -> 
     typer.echo(f"dropped pipeline {pipeline}")
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel remove zeitgeist count_searches --reason 'not used any more'",
+    ],
+)
 def remove(
     pipeline: PipelineName,
     computations: Annotated[
@@ -188,7 +206,13 @@ def remove(
     typer.echo("next: start workers with code from which it is removed")
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel stop",
+        "millwheel stop .millwheel",
+    ],
+)
 def stop(directory: StoreDirectory = None, *, common: CommonOptions) -> None:
     """Stop the embedded Postgres of a directory. Other processes may still use it."""
     directory = _existing(directory, common, "stop it there")
@@ -198,7 +222,13 @@ def stop(directory: StoreDirectory = None, *, common: CommonOptions) -> None:
     )
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel url",
+        "psql $(millwheel url)",
+    ],
+)
 def url(directory: StoreDirectory = None, *, common: CommonOptions) -> None:
     """Print the URL of a directory's embedded Postgres. Give it to psql and other programs while
     the server runs."""

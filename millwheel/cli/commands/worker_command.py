@@ -143,7 +143,14 @@ class PeerOptions(OptionGroup):
         return found
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel worker zeitgeist:pipeline --store postgresql://db/shop",
+        "millwheel worker zeitgeist:pipeline --http 127.0.0.1:8080  # with metrics",
+        "millwheel worker zeitgeist:pipeline --only-keys 5%  # new code for some keys first",
+    ],
+)
 def worker(
     target: Target,
     peers: PeerOptions,
