@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
+from millwheel.core.own_loop import run_to_end
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
@@ -26,7 +26,7 @@ def plan(pipeline: Pipeline, url: str) -> Plan:
     Raises:
         DeployRefused: a migration fails on a stored state.
     """
-    return asyncio.run(_plan(pipeline, url))
+    return run_to_end(_plan(pipeline, url))
 
 
 async def _plan(pipeline: Pipeline, url: str) -> Plan:
@@ -59,7 +59,7 @@ def roll_back(pipeline: Pipeline, url: str) -> Deployment:
         DeployRefused: it cannot read values that newer code has written.
         UsageError: it is not the code of a former generation.
     """
-    return asyncio.run(_roll_back(pipeline, url))
+    return run_to_end(_roll_back(pipeline, url))
 
 
 async def _roll_back(pipeline: Pipeline, url: str) -> Deployment:

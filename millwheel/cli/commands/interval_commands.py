@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -15,6 +14,7 @@ from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, RequestOptions
 from millwheel.cli.printing import print_json
 from millwheel.core.clock import SystemClock
+from millwheel.core.own_loop import run_to_end
 from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.services.operating import Operator
 from millwheel.store.console.administration import transaction
@@ -182,7 +182,7 @@ def _operate(
                 asked.note(actor(request.reason), noted.verb, noted.payload)
 
         try:
-            done = asyncio.run(operate())
+            done = run_to_end(operate())
         except NotCarriedOut:  # the workers continue with it
             note()
             raise
