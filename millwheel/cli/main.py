@@ -15,6 +15,10 @@ from millwheel.cli.options import CommonOptions
 from millwheel.cli.reporting import reporting
 
 COMMANDS = {
+    "new": (
+        "new_command",
+        "Make a project: a pipeline with input, a test, and files to deploy it.",
+    ),
     "run": ("run_command", "Run a pipeline until its input is processed."),
     "worker": ("worker_command", "Run one of several workers that share a pipeline."),
     "graph": ("graph_command", "Check a pipeline's graph and print it."),
