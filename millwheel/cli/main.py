@@ -21,6 +21,11 @@ MEND, SPARK, STORE = "Mend", "Spark", "Store"
 """Headings of the help page, in its order."""
 
 COMMANDS = {
+    "new": (
+        "new_command",
+        "Make a project: a pipeline with input, a test, and files to deploy it.",
+        RUN,
+    ),
     "run": ("run_command", "Run a pipeline until its input is processed.", RUN),
     "worker": ("worker_command", "Run one of several workers that share a pipeline.", RUN),
     "pause": ("operator_commands", "Stop injectors from reading.", RUN),

@@ -13,10 +13,11 @@ from millwheel.cli.main import COMMANDS, app
 from millwheel.cli.main import EXAMPLES as OVERVIEW
 from tests.support.parsed_commands import CLI, check, commands
 
-MOST_OPTIONS = 167
+MOST_OPTIONS = 168
 """Four of them for changes of a pipeline: `worker --only-keys`, `migrate --states`, `--rate` and
-`--allow-drop`. One for a picture: `graph --svg`. Seven for submitted queries: `--name`, `--json`,
-and twice or three times the `--yes` and `--reason` of other commands."""
+`--allow-drop`. One for a picture: `graph --svg`, one for projects: `new --template`. Seven for
+submitted queries: `--name`, `--json`, and twice or three times the `--yes` and `--reason` of other
+commands."""
 
 
 def options(command: Any) -> list[str]:

@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from millwheel.core.distribution import DISTRIBUTION
+from tests.support.product import ROOT, TEMPLATES
 
-ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("store", "timers", "computations", "migrations")
 PAGES = ("", ".md", ".py", ".sh", ".yaml", ".service")
 DATA = (".py", ".sql", ".typed", ".mako", ".json")
@@ -35,9 +35,14 @@ def packaged() -> set[str]:
         path.relative_to(ROOT).as_posix()
         for top in ("millwheel", *LINKED)
         for path in (ROOT / top).rglob("*")
-        if path.suffix in DATA
+        if path.suffix in DATA or is_in_template(path)
     }
     return {name if name.startswith("millwheel/") else f"millwheel/{name}" for name in names}
+
+
+def is_in_template(path: Path) -> bool:
+    """Whether `millwheel new` copies the file."""
+    return path.is_relative_to(TEMPLATES) and path.is_file() and "__pycache__" not in path.parts
 
 
 def build(kind: str, source: Path, target: Path) -> Path:
