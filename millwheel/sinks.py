@@ -124,8 +124,7 @@ class Table(Generic[R]):
         name: the table's name in the pipeline's schema.
         row_type: a msgspec.Struct or dataclass, with one column per field (not per class variable).
         key: columns that identify a row: a later value replaces the earlier one. Keys are equal if
-            Postgres takes them for equal (``docs/sinks.md``). Without `key` every value is a new
-            row.
+            Postgres takes them for equal. Without `key` every value is a new row.
         producer_key: the columns of `key` with the producing computation's own key. The producer's
             own commit then writes the row, which no other key can write; otherwise an upsert is a
             step of its own, keyed by `key`.
@@ -353,7 +352,8 @@ class BundleSink(Protocol):
     ```
 
     `deliver` makes a bundle's records durable together with the bundle's number, and recognizes a
-    number that comes again. Then each record is written exactly once. See ``docs/sinks.md``.
+    number that comes again. Then each record is written exactly once. See
+    ``docs/howto/connect/own-sink.md``.
     """
 
     @property

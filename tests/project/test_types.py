@@ -31,15 +31,13 @@ def test_every_wrong_line_is_an_error_and_no_other(tmp_path: Path) -> None:
 
 def test_the_programs_of_the_pages_are_right(tmp_path: Path) -> None:
     """Copied as they stand into a project that checks its types."""
-    pages = {
-        name: (ROOT / "docs" / f"{name}.md").read_text("utf-8")
-        for name in ("computations", "sources")
-    }
-    blocks = {
-        name: re.findall(r"```python\n(.*?)```", page, re.DOTALL) for name, page in pages.items()
-    }
-    (own,) = (block for block in blocks["sources"] if "class OrderReader" in block)
-    (tmp_path / "page.py").write_text("\n".join(blocks["computations"]))
-    (tmp_path / "own_source.py").write_text(own)
-    result = check_types(tmp_path / "page.py", tmp_path / "own_source.py")
+    pages = [ROOT / "docs" / "computations.md", *(ROOT / "docs/howto/connect").glob("*.md")]
+    programs = []
+    for page in pages:
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+        if blocks:
+            programs.append(tmp_path / f"{page.stem.replace('-', '_')}.py")
+            programs[-1].write_text("\n".join(blocks))
+    assert len(programs) > 10
+    result = check_types(*programs)
     assert result.returncode == 0, result.stdout
