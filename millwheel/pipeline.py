@@ -268,7 +268,7 @@ class Pipeline:
         self._add(node)
 
     def sql(self, text: str, *streams: Stream[Any], on_error: OnFailure = "fail") -> Stream[Any]:
-        """Add queries in SQL (``docs/queries.md``) to `streams`, or new ones; gives the last one.
+        """Add queries in SQL (``docs/howto/compute``) to `streams`, or new ones; give the last one.
 
         ```python
         cheap = pipeline.sql("INSERT INTO cheap SELECT item FROM orders WHERE cents < 100")

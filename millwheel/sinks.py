@@ -134,7 +134,7 @@ class Table(Generic[R]):
             producing key are in the order of production. The view ``numbered_rows`` counts them by
             sender. Old rows may be deleted.
         renamed_from: former names of columns in a deployed table, by the new name; a deploy renames
-            them (``docs/changing.md``).
+            them (``docs/howto/compute/change-tables.md``).
 
     Raises:
         GraphError: the name of the table or of a column is reserved, a key names no column or one

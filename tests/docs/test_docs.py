@@ -5,8 +5,6 @@ import asyncio
 import re
 import shlex
 import sqlite3
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -16,59 +14,17 @@ import pytest
 from bench import summary
 from bench.__main__ import parsed
 from millwheel.sources import Row
-from millwheel.testing import advance, assert_exactly_once, inject
 from tests.support.code_blocks import python_blocks, run_block
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 OWN_SOURCE = DOCS / "howto" / "connect" / "own-source.md"
-COMPUTATIONS = DOCS / "computations.md"
-QUERIES = DOCS / "queries.md"
 PAGES = (
     *ROOT.glob("*.md"),
     ROOT / "bench" / "README.md",
     *DOCS.glob("*.md"),
     DOCS / "deploy" / "README.md",
 )
-
-
-async def test_the_code_about_computations_runs_and_its_test_passes() -> None:
-    blocks = python_blocks(COMPUTATIONS.read_text("utf-8"))
-    assert len(blocks) == 5
-    module = types.ModuleType("computations_page")
-    sys.modules["computations_page"] = module
-    try:
-        for block in blocks:
-            await run_block(block, module.__dict__, COMPUTATIONS)
-        await module.test_a_spike_is_reported_once()
-        await check_reminders(module)
-        assert {"views", "clicks", "seen", "visits", "prices", "priced"} <= set(
-            module.shop.graph().streams
-        )
-    finally:
-        del sys.modules["computations_page"]
-
-
-async def test_the_code_about_queries_runs_and_its_test_passes() -> None:
-    module = types.ModuleType("queries_page")
-    sys.modules["queries_page"] = module
-    try:
-        for block in python_blocks(QUERIES.read_text("utf-8")):
-            await run_block(block, module.__dict__, QUERIES)
-        await module.test_payments_are_added_up_by_minute()
-    finally:
-        del sys.modules["queries_page"]
-
-
-async def check_reminders(page: types.ModuleType) -> None:
-    """Of two orders, one is paid in time."""
-    seen = [(1, 0, False), (2, 10, False), (1, 30, True), (2, 120, True)]
-    steps = [page.Step("ann", order, page.at(60 * minute), paid) for order, minute, paid in seen]
-    await assert_exactly_once(
-        page.site,
-        inputs=[*(inject(page.STEPS, each) for each in steps), advance(page.STEPS, page.at(9000))],
-        expected={page.UNPAID: [page.Unpaid("ann", 2)]},
-    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

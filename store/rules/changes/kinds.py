@@ -1,5 +1,5 @@
 """Every change that a deploy can find, with its result: the one table behind the check of a
-deploy, ``millwheel plan`` and the page docs/changing.md (decision 66).
+deploy, ``millwheel plan`` and the page docs/reference/changes.md (decision 66).
 
 A text has gaps, such as ``{name}``, that a `CodeChange` fills.
 """
