@@ -44,3 +44,4 @@ templates_path: list[str] = []
 copybutton_prompt_text = r"\$ "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")])
 DECISIONS = ROOT / "docs" / "decisions"
 """They tell what was true when they were made."""
+START = ROOT / "docs" / "start"
+"""Their commands are run, by `tests/docs/test_pages.py`."""
 MODULES = sorted((ROOT / "examples").rglob("*.py"))
 PROGRAMS = ("millwheel", "python", "sqlite3", "export", "SELECT")
 """First words of the lines of a block in a docstring."""
@@ -26,7 +28,7 @@ PROGRAMS = ("millwheel", "python", "sqlite3", "export", "SELECT")
 
 def in_pages() -> Iterator[tuple[str, str]]:
     for page in PAGES:
-        if page.is_relative_to(DECISIONS):
+        if page.is_relative_to(DECISIONS) or page.is_relative_to(START):
             continue
         text = re.sub(r"\\\n\s*", "", page.read_text("utf-8"))
         for line in re.findall(r"^\s*[$#] ((?:millwheel|python -m) .*)$", text, re.MULTILINE):
