@@ -31,7 +31,12 @@ def test_every_wrong_line_is_an_error_and_no_other(tmp_path: Path) -> None:
 
 def test_the_programs_of_the_pages_are_right(tmp_path: Path) -> None:
     """Copied as they stand into a project that checks its types."""
-    pages = [ROOT / "docs" / "computations.md", *(ROOT / "docs/howto/connect").glob("*.md")]
+    howto = ROOT / "docs" / "howto"
+    pages = [
+        ROOT / "docs" / "computations.md",
+        *howto.glob("connect/*.md"),
+        *howto.glob("from/*.md"),
+    ]
     programs = []
     for page in pages:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
