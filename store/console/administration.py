@@ -16,6 +16,7 @@ from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.console.views import refuse_lookalikes
 from millwheel.store.port.queries import StoredQueries, SubmittedQuery, find_query
+from millwheel.store.postgres import session
 from millwheel.store.postgres.processes import is_dead
 from millwheel.store.postgres.queries import queries_of
 from millwheel.store.postgres.removal import ATTEMPTS, Removal
@@ -31,16 +32,19 @@ SLOTS_AT_A_TIME = 1024
 def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
     """A transaction that waits for no lock longer than `LOCK_SECONDS`."""
     try:
-        connection = psycopg.connect(
+        connection = session.connect(
             make_conninfo(
                 url,
                 application_name="millwheel administration",
                 connect_timeout=CONNECT_SECONDS,
-                options=(
-                    f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
-                    f"{READ_COMMITTED}"
-                ),
-            )
+            ),
+            {
+                "search_path": "",
+                "timezone": "UTC",
+                "lock_timeout": f"{LOCK_SECONDS}s",
+                **READ_COMMITTED,
+            },
+            autocommit=False,
         )
     except psycopg.Error as error:
         raise unreached(error) from error
