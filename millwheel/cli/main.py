@@ -19,6 +19,10 @@ COMMANDS = {
         "new_command",
         "Make a project: a pipeline with input, a test, and files to deploy it.",
     ),
+    "dev": (
+        "dev_command",
+        "Run a pipeline, show the rows of its sinks, and start it again when its code changes.",
+    ),
     "run": ("run_command", "Run a pipeline until its input is processed."),
     "worker": ("worker_command", "Run one of several workers that share a pipeline."),
     "graph": ("graph_command", "Check a pipeline's graph and print it."),

@@ -13,10 +13,11 @@ from millwheel.cli.command import COMMON
 from millwheel.cli.main import COMMANDS, app
 
 CLI: Any = typer.main.get_command(app)
-MOST_OPTIONS = 167
+MOST_OPTIONS = 171
 """Four of them for changes of a pipeline: `worker --only-keys`, `migrate --states`, `--rate` and
 `--allow-drop`. Seven for submitted queries: `--name`, `--json`, and twice or three times the
-`--yes` and `--reason` of other commands. One for projects: `new --template`."""
+`--yes` and `--reason` of other commands. One for projects: `new --template`.
+Four for `dev`: `--yes`, `--http`, `--ingest` and `--ingest-tokens` of other commands."""
 
 
 def commands(found: Any = CLI, path: str = "millwheel") -> Iterator[tuple[str, Any]]:

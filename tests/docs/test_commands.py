@@ -20,7 +20,14 @@ from millwheel.cli.main import app
 from tests.support.typed_commands import commands_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "bench").glob("*.md"),
+        *(ROOT / "millwheel" / "templates").rglob("*.md"),
+    ]
+)
 DECISIONS = ROOT / "docs" / "decisions"
 """They tell what was true when they were made."""
 MODULES = sorted((ROOT / "examples").rglob("*.py"))
