@@ -26,6 +26,11 @@ COMMANDS = {
         "Make a project: a pipeline with input, a test, and files to deploy it.",
         RUN,
     ),
+    "dev": (
+        "dev_command",
+        "Run a pipeline, show the rows of its sinks, and start it again when its code changes.",
+        RUN,
+    ),
     "run": ("run_command", "Run a pipeline until its input is processed.", RUN),
     "worker": ("worker_command", "Run one of several workers that share a pipeline.", RUN),
     "pause": ("operator_commands", "Stop injectors from reading.", RUN),

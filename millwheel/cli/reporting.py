@@ -47,8 +47,12 @@ REPEAT_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def reporting(*, debug: bool) -> Iterator[None]:
-    """Report errors, and exit with their codes."""
+def reporting(*, debug: bool, places: int = 1) -> Iterator[None]:
+    """Report errors, and exit with their codes.
+
+    Args:
+        places: most lines of user code that are shown of an error's traceback, the innermost ones.
+    """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -59,7 +63,7 @@ def reporting(*, debug: bool) -> Iterator[None]:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
     except MillwheelError as error:
-        report(error, debug=debug)
+        report(error, debug=debug, places=places)
         raise typer.Exit(error.exit_code) from None
     except BrokenPipeError:  # `millwheel sql … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -78,13 +82,12 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def report(error: MillwheelError, *, debug: bool) -> None:
-    """Print an error; a bug with its traceback."""
+def report(error: MillwheelError, *, debug: bool, places: int = 1) -> None:
+    """Print an error with its lines of user code, the innermost first; a bug with its traceback."""
     if debug or isinstance(error, InvariantBroken):
         traceback.print_exception(error)
     print_error(str(error))
-    place = _users_place(error)
-    if place is not None:
+    for place in _users_places(error)[:places]:
         say(f"  at {place}", err=True)
 
 
@@ -93,18 +96,25 @@ def print_error(message: str) -> None:
     say(message, err=True)
 
 
-def _users_place(error: BaseException | None) -> str | None:
-    """The innermost line of user code in an error's tracebacks, causes included."""
+def _users_places(error: BaseException | None) -> list[str]:
+    """The lines of user code in an error's traceback, or in that of its nearest cause with any;
+    the innermost first."""
     while error is not None:
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
             # A frame of compiled code may name a file that does not exist.
-            if not frame.filename.startswith(foreign_paths()) and Path(frame.filename).is_file():
-                line = linecache.getline(frame.filename, frame.lineno or 0).strip()
-                return f"{frame.filename}:{frame.lineno} in {frame.name}" + (
-                    f": {line}" if line else ""
-                )
+            if not frame.filename.startswith(foreign_paths()) and Path(frame.filename).is_file()
+        ]
+        if frames:
+            return [_shown(frame) for frame in reversed(frames)]
         error = error.__cause__
-    return None
+    return []
+
+
+def _shown(frame: traceback.FrameSummary) -> str:
+    line = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"{frame.filename}:{frame.lineno} in {frame.name}" + (f": {line}" if line else "")
 
 
 @functools.cache

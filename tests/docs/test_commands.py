@@ -16,7 +16,14 @@ from tests.support.parsed_commands import WrongWords, check
 from tests.support.typed_commands import commands_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "bench").glob("*.md"),
+        *(ROOT / "millwheel" / "templates").rglob("*.md"),
+    ]
+)
 DECISIONS = ROOT / "docs" / "decisions"
 """They tell what was true when they were made."""
 START = ROOT / "docs" / "start"

@@ -62,6 +62,7 @@ async def read(seconds: float = 3.0) -> None:
         while batch := await consumer.getmany(timeout_ms=int(seconds * 1000)):
             for records in batch.values():
                 for record in records:
+                    assert record.value is not None
                     total = msgspec.json.decode(record.value, type=Total)
                     newest[total.customer] = total
     finally:

@@ -339,3 +339,11 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     ),
 }  # fmt: skip
 """All kinds, by part of the page."""
+
+UNCONFIRMED = frozenset(
+    {
+        NODE_ADDED, INPUT_ADDED, WRITES_ADDED, PATHS, LATENESS, SINK_ADDED, SINK_MISSING, RULE,
+        COLUMN_ADDED,
+    }
+)  # fmt: skip
+"""Kinds with a consequence that leaves all stored data as it is: `millwheel dev` does not ask."""
