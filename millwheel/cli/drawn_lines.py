@@ -95,7 +95,7 @@ class _Above:
 
 @contextmanager
 def drawing(stream: IO[str], *, keep: bool = False) -> Iterator[DrawnLines]:
-    """Draw on a terminal. Meanwhile standard output and error appear above the drawing, if they are
+    """Draw on a terminal. Standard output and error appear above the drawing, if they are
     terminals.
 
     Args:

@@ -4,7 +4,7 @@
 
     09:15:25Z started  generation=1 intervals=3 pipeline=zeitgeist worker=bec7c335
     09:15:26Z warning: fsync_is_off
-              what_it_means: a crash of the machine may damage the store
+              hint: a crash of the machine may damage the store
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ SMOOTHED = 8
 """Number of reports over which the shown rate is a mean."""
 
 REPLAYED_SECONDS = 7 * 86_400.0
-"""A longer lag is that of old input, whose event time says more."""
+"""A longer lag is that of old input: its event time says more."""
 
 
 class Speed(NamedTuple):

@@ -25,7 +25,7 @@ STYLES: dict[str, dict[str, Any]] = {
 """A style only repeats the meaning of its text: a reader without colours misses nothing."""
 
 USUAL = Size(80, 24)
-"""The size of a terminal that does not tell its own."""
+"""The size of a terminal that does not report one."""
 
 WITHOUT_CURSOR = ("", "dumb", "unknown")
 """Values of TERM that promise neither colours nor a cursor that moves."""

@@ -9,7 +9,7 @@ from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
 from millwheel.cli.options import CommonOptions, Json, Target
 from millwheel.cli.plan_text import change_lines, plan_lines
-from millwheel.cli.printing import print_json
+from millwheel.cli.printing import print_json, tell
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import DeployRefused
 from millwheel.store.console.migrate import require_version, schema_version
@@ -62,7 +62,7 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
         )
     else:
         for line in plan_lines(pipeline.name, found):
-            typer.echo(line)
+            tell(line)
     if found.is_refused:
         raise DeployRefused(f"this code cannot be deployed to pipeline {pipeline.name!r}")
 
@@ -85,6 +85,6 @@ def rollback(target: Target, *, common: CommonOptions) -> None:
         from millwheel.services import planning  # the engine: slow to import
 
         deployment = planning.roll_back(pipeline, presence.url)
-    typer.echo(f"pipeline {pipeline.name!r}: generation {deployment.generation} is deployed")
+    tell(f"pipeline {pipeline.name!r}: generation {deployment.generation} is deployed")
     for line in change_lines(deployment.changes):
-        typer.echo(line)
+        tell(line)
