@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from rich.cells import cell_len
 
-from millwheel.cli.printing import cut
+from millwheel.cli.printing import shortened
 from millwheel.store.console.new_rows import Row
 
 WIDEST = 30
 """Cells to which a column is aligned; a longer value moves those behind it."""
+
+LONGEST = 60
+"""Cells of a value; a longer one is cut."""
 
 OPERATION = len("deliver")
 
@@ -55,4 +58,4 @@ def value_text(value: msgspec.Raw) -> str:
     """A text as it is, and any other value as JSON, on one line."""
     data = bytes(value)
     text = msgspec.json.decode(data) if data.startswith(b'"') else data.decode()
-    return cut(str(text).replace("\n", "\\n"))
+    return shortened(str(text).replace("\n", "\\n"), LONGEST)

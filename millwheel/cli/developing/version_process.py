@@ -28,10 +28,10 @@ from millwheel.cli.developing.reports import (
     VersionRunning,
     as_raw,
 )
-from millwheel.cli.display import moment
 from millwheel.cli.opened_store import opened_for
 from millwheel.cli.options import CommonOptions
 from millwheel.cli.plan_text import plan_lines
+from millwheel.cli.progress_line import moment
 from millwheel.cli.reporting import configure_log, foreign_paths, reporting
 from millwheel.cli.run_summary import summary_lines
 from millwheel.cli.sql_files import SUFFIX
