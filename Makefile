@@ -6,10 +6,10 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test quick sim campaign lint check bench soak lock
+.PHONY: help setup demo kill9 docs test quick sim campaign lint check bench soak release-check lock
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv ready (all other targets do it by themselves)
 	@.ci/setup
@@ -40,9 +40,13 @@ lint: setup ## format, lint rules, types and layers; changes nothing
 	@$(VENV_PYTHON) -m mypy
 	@.venv/bin/lint-imports --no-logo
 
-docs: setup ## build the docs site in docs/_build; warnings are errors
-	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html docs docs/_build/html $(ARGS)
-	@echo "docs/_build/html/index.html"
+kill9: ## kill a pipeline ten times at random, and compare its result with arithmetic
+	@.ci/setup engine
+	@$(VENV_PYTHON) -m examples.kill9 $(ARGS)
+
+docs: setup ## build the docs site in build/docs; warnings are errors
+	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html docs build/docs $(ARGS)
+	@echo build/docs/index.html
 
 check: lint ## lint, then the tests
 	@$(MAKE) test
@@ -52,6 +56,9 @@ bench: setup ## measure; the numbers go to bench/out
 
 soak: setup ## the long tests that `make test` leaves out, and properties with all examples
 	@MILLWHEEL_ALL_EXAMPLES=1 $(VENV_PYTHON) -m pytest -m "soak or hypothesis" -o faulthandler_timeout=0 $(ARGS)
+
+release-check: setup ## build what a release uploads, check it, write it to dist; uploads nothing
+	@$(VENV_PYTHON) -m tests.release $(ARGS)
 
 lock: ## write requirements.lock with the newest versions allowed
 	@.ci/lock

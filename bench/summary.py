@@ -1,5 +1,5 @@
-"""``python -m bench.summary``: draw the table of ``docs/benchmarks.md`` as
-``docs/benchmarks.svg``."""
+"""``python -m bench.summary``: draw the table of ``docs/why/benchmarks.md`` as
+``docs/why/benchmarks.svg``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parent.parent / "docs" / "why" / "benchmarks.md"
 CHART = PAGE.with_suffix(".svg")
 
 COLORS = {"rate": "#1f5fa8", "time": "#c8501e"}

@@ -60,7 +60,7 @@ class Fold(Generic[V, A, R]):
             windows cheap (see `Windowed`).
         add_all: as `add` for each of several values, in their order, if that is cheaper at once.
         version: another one confirms a change of the functions in a deployed pipeline, for windows
-            that are open (``docs/changing.md``).
+            that are open (``docs/howto/compute/change-steps.md``).
     """
 
     init: Callable[[], A]

@@ -20,14 +20,23 @@ extensions = [
     "sphinx_llm.txt",
     "docs_site",
 ]
-exclude_patterns = ["_build", "_ext", "deploy/Dockerfile*"]
+exclude_patterns = ["_ext", "deploy/Dockerfile*"]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+smartquotes = False
+default_role = "py:obj"  # docstrings write `name` for code; a name of the API becomes a link
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": True}
+napoleon_use_ivar = True  # attributes that have a text of their own are listed once
+autodoc_typehints = "signature"
+python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
+
 nb_execution_mode = "off"
 
 llms_txt_description = "A per-record stream engine in Python with its state in Postgres"
-llms_txt_suppress_unknown_node_warnings = ["toctree"]  # it has no text
+llms_txt_suppress_unknown_node_warnings = ["toctree", "abbreviation"]
 
 html_theme = "furo"
 html_static_path: list[str] = []
@@ -35,3 +44,4 @@ templates_path: list[str] = []
 copybutton_prompt_text = r"\$ "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from millwheel.core.names import check_name
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError
 from millwheel.sinks import Table
 
@@ -188,10 +189,12 @@ def _check_part(where: str, part: GroupPart, table: Table[Any]) -> None:
     name = part if isinstance(part, str) else part.column
     found = {column.name: column for column in table.columns}.get(name)
     if found is None:
-        raise GraphError(
+        known = [column.name for column in table.columns]
+        message = (
             f"{where} groups by {name!r}, but table {table.name!r} has no such column; it has "
-            f"{', '.join(column.name for column in table.columns)}"
+            f"{', '.join(known)}"
         )
+        raise GraphError(with_suggestion(message, name, known))
     if found.nullable or found.is_json:
         raise GraphError(
             f"{where} groups by {name!r}, which in table {table.name!r} is "
@@ -225,7 +228,8 @@ def _check_target(where: str, made: Aggregate, tables: Mapping[str, Table[Any]])
     columns = {column.name for column in made.to.columns}
     for name in made.group_names:
         if name not in columns:
-            raise GraphError(
+            message = (
                 f"{where} replaces the rows of a group, but table {made.to.name!r} has no column "
                 f"{name!r}; it has {', '.join(sorted(columns))}"
             )
+            raise GraphError(with_suggestion(message, name, columns))

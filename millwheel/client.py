@@ -21,11 +21,12 @@ from psycopg.pq import Format
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from millwheel.errors import SendRefused, StoreUnavailable, UsageError
+from millwheel.errors import PooledStore, SendRefused, StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
 from millwheel.store.postgres import arrays
 from millwheel.store.postgres.connections import lively
 from millwheel.store.postgres.quick_call import QuickCall
+from millwheel.store.postgres.session import OwnSession
 from millwheel.store.postgres.statements import READ_COMMITTED
 from millwheel.store.postgres.translation import translate
 from millwheel.streams import Stream
@@ -68,6 +69,12 @@ LOCK_SECONDS = 2
 
 STATEMENT_SECONDS = 30
 
+SETTINGS = {
+    **READ_COMMITTED,
+    "lock_timeout": f"{LOCK_SECONDS}s",
+    "statement_timeout": f"{STATEMENT_SECONDS}s",
+}
+
 
 class SendCall(NamedTuple):
     """A call of ``send_all``, for a driver that takes ``%(name)s``, such as psycopg.
@@ -104,7 +111,9 @@ class Client:
         self.pipeline = pipeline
         self._store = store
         self._most = connections
-        self._pool: AsyncConnectionPool | None = None
+        self._pool: AsyncConnectionPool[OwnSession] | None = None
+        self._pooled: PooledStore | None = None
+        """The last attempt to connect met a connection pooler that shares sessions."""
         self._opening = asyncio.Lock()
         self._quick: QuickCall | None = None
         self._is_preparing = False
@@ -328,7 +337,7 @@ class Client:
         finally:
             self._is_preparing = False
 
-    async def _end_quick(self, pool: AsyncConnectionPool) -> None:
+    async def _end_quick(self, pool: AsyncConnectionPool[OwnSession]) -> None:
         quick, self._quick = self._quick, None
         if quick is not None:
             is_usable = quick.is_idle
@@ -350,12 +359,17 @@ class Client:
         try:
             yield
         except PoolTimeout as error:
+            if self._pooled is not None:
+                raise PooledStore(str(self._pooled)) from error
             raise StoreUnavailable("the store does not answer") from error
         except psycopg.Error as error:
             _refuse(error, stream)
             raise translate(error) from error
 
-    async def _connections(self) -> AsyncConnectionPool:
+    def _connected(self, pooled: PooledStore | None) -> None:
+        self._pooled = pooled
+
+    async def _connections(self) -> AsyncConnectionPool[OwnSession]:
         async with self._opening:
             if self._pool is None:
                 url = await asyncio.to_thread(StoreAddress.parse(self._store).open)
@@ -365,13 +379,8 @@ class Client:
                     max_size=self._most,
                     open=False,
                     timeout=WAIT_SECONDS,
-                    kwargs={
-                        "autocommit": True,
-                        "options": (
-                            f"{READ_COMMITTED} -c lock_timeout={LOCK_SECONDS}s "
-                            f"-c statement_timeout={STATEMENT_SECONDS}s"
-                        ),
-                    },
+                    connection_class=OwnSession,
+                    kwargs={"outcome": self._connected, "settings": SETTINGS},
                 )
                 await pool.open()
                 self._pool = pool

@@ -62,7 +62,7 @@ class Computation(Generic[V, S, B, T]):
     such a value, or one of the new type. Entries of `MapState` and `ListState` fields have
     `entry_migrations`. To go back to older code, give a function from each newer version: ``{2:
     down}`` with ``version = 1``. A migration runs when the state of a key is read;
-    ``docs/guarantees.md`` says what a failure does.
+    ``docs/why/mistakes-of-user-code.md`` describes failures.
     """
 
     entry_migrations: ClassVar[Mapping[str, Mapping[int, Migration]]] = {}

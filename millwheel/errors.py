@@ -143,7 +143,7 @@ class QueriesChanged(DeployRefused):
 
 
 class PooledStore(UsageError):
-    """A connection pooler in front of Postgres does not preserve session settings.
+    """A connection pooler in front of Postgres gives one session to several clients.
 
     Raised at the start, or later if a pooler is put in between while the pipeline runs.
     """

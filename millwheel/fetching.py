@@ -5,7 +5,7 @@
     fetch() ──▶ rows fetched ahead ──▶ read(limit)          wait() returns when there are some
 
 A source of your own defines `fetch`, `position` and, if it knows them, `lag` and `progress`
-(``docs/sources.md``), without care for limits, wake-ups and cancellation.
+(``docs/howto/connect/own-source.md``), without care for limits, wake-ups and cancellation.
 """
 
 from __future__ import annotations

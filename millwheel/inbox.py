@@ -1,6 +1,6 @@
 """The inbox of a stream, as a source: records that users send in transactions, or over HTTP.
 
-See `millwheel.client` to send from Python, and ``docs/sources.md``.
+See `millwheel.client` to send from Python, and ``docs/howto/connect/sql-and-http.md``.
 """
 
 from __future__ import annotations

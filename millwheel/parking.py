@@ -18,7 +18,8 @@ class Park:
     pipeline.add(AddUp(), ORDERS.by(customer), retries=3, on_error=Park(most_records=100))
     ```
 
-    For ``on_error=`` of `Pipeline.add`; ``"park"`` is ``Park()``. See ``docs/guarantees.md``.
+    For ``on_error=`` of `Pipeline.add`; ``"park"`` is ``Park()``. See
+    ``docs/why/mistakes-of-user-code.md``.
 
     Args:
         hold_watermark: hold the low watermark at the oldest record that waits, so that no window

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -36,9 +35,9 @@ from millwheel.graph.checks import (
 from millwheel.graph.class_checks import check_computation, check_settings
 from millwheel.graph.conflicts import check_options
 from millwheel.graph.labels import free_name
-from millwheel.graph.node import DeliveryMode, Injection, Node, OnError, OnFailure, Reading
+from millwheel.graph.node import DeliveryMode, Injection, Node, OnError, OnFailure
 from millwheel.graph.order import Graph
-from millwheel.graph.relays import identify_node, relay_node, sink_node
+from millwheel.graph.relays import identify_node, relay_rows, sink_node
 from millwheel.inbox import Inbox
 from millwheel.parking import Park
 from millwheel.settings import Settings
@@ -125,7 +124,7 @@ class Pipeline:
             timestamp: returns a value's event time, an aware datetime; None: the row's own
                 timestamp, if the source has them, as Kafka has.
             lateness: how far behind the newest record another may be and still be on time
-                (``docs/guarantees.md``); zero: times never go back.
+                (``docs/why/time.md``); zero: times never go back.
             seen: returns the time at which a record was seen, if that is not its event time.
             watermark: in place of `seen` and `lateness`, returns the time of a record after which
                 no record on time is older, or None.
@@ -269,7 +268,7 @@ class Pipeline:
         self._add(node)
 
     def sql(self, text: str, *streams: Stream[Any], on_error: OnFailure = "fail") -> Stream[Any]:
-        """Add queries in SQL (``docs/queries.md``) to `streams`, or new ones; gives the last one.
+        """Add queries in SQL (``docs/howto/compute``) to `streams`, or new ones; give the last one.
 
         ```python
         cheap = pipeline.sql("INSERT INTO cheap SELECT item FROM orders WHERE cents < 100")
@@ -403,7 +402,7 @@ class Pipeline:
         """
         if self._graph is None:
             nodes = {name: _without_sinks(node) for name, node in self.nodes.items()}
-            self._relay_rows(nodes)
+            relay_rows(nodes, self._layout)
             for stream, use in self.sinks:
                 self._attach(nodes, stream, use)
             self._graph = Graph(self.name, nodes.values(), self.aggregates.values())
@@ -417,23 +416,14 @@ class Pipeline:
                 raise GraphError(f"pipeline {self.name!r} has no injector, so nothing can happen")
         return self._graph
 
-    def _relay_rows(self, nodes: dict[str, Node]) -> None:
-        """Put a relay between a source and each reader by broadcast or at most once."""
-        injected = {n.writes[0].name for n in nodes.values() if n.kind == "injector"}
-        hidden: dict[str, Stream[Any]] = {}
-        for node in list(nodes.values()):
-            inputs: list[Reading] = []
-            for input_ in node.inputs:
-                needs_relay = isinstance(input_, Broadcast) or node.at_most_once
-                if needs_relay and input_.stream.name in injected:
-                    stream = input_.stream
-                    if stream.name not in hidden:
-                        hidden[stream.name], relay = relay_node(stream, nodes)
-                        relay.layout = self._layout(None, relay.name)
-                        nodes[relay.name] = relay
-                    input_ = replace(input_, stream=hidden[stream.name], relayed=stream)
-                inputs.append(input_)
-            node.inputs = tuple(inputs)
+    def _repr_svg_(self) -> str:
+        """The graph, or the reason why there is none yet, for a notebook."""
+        from millwheel.graph.svg import refusal, svg  # programs draw nothing
+
+        try:
+            return svg(self.graph())
+        except GraphError as error:
+            return refusal(self.name, str(error))
 
     def _attach(self, nodes: dict[str, Node], stream: Stream[Any], use: SinkUse) -> None:
         """Let the producers write the sink, or give the sink a step of its own."""

@@ -27,6 +27,7 @@ from millwheel.core.codec import shown
 from millwheel.core.columns import NUMBERS, Column, columns_of, key_part, stored_form
 from millwheel.core.model import Key, Record
 from millwheel.core.names import check_name
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError, UserCodeError
 
 __all__ = ["BundleSink", "Console", "Discard", "JsonLinesFiles", "Sink", "Table"]
@@ -123,8 +124,7 @@ class Table(Generic[R]):
         name: the table's name in the pipeline's schema.
         row_type: a msgspec.Struct or dataclass, with one column per field (not per class variable).
         key: columns that identify a row: a later value replaces the earlier one. Keys are equal if
-            Postgres takes them for equal (``docs/sinks.md``). Without `key` every value is a new
-            row.
+            Postgres takes them for equal. Without `key` every value is a new row.
         producer_key: the columns of `key` with the producing computation's own key. The producer's
             own commit then writes the row, which no other key can write; otherwise an upsert is a
             step of its own, keyed by `key`.
@@ -134,7 +134,7 @@ class Table(Generic[R]):
             producing key are in the order of production. The view ``numbered_rows`` counts them by
             sender. Old rows may be deleted.
         renamed_from: former names of columns in a deployed table, by the new name; a deploy renames
-            them (``docs/changing.md``).
+            them (``docs/howto/compute/change-tables.md``).
 
     Raises:
         GraphError: the name of the table or of a column is reserved, a key names no column or one
@@ -164,10 +164,11 @@ class Table(Generic[R]):
         names = [column.name for column in self.columns]
         for name_ in (*key, *producer_key):
             if name_ not in names:
-                raise GraphError(
+                message = (
                     f"Table({name!r}): there is no column {name_!r} in {row_type.__name__}; "
                     f"there are {', '.join(names)}"
                 )
+                raise GraphError(with_suggestion(message, name_, names))
         if not set(producer_key) <= set(key):
             raise GraphError(f"Table({name!r}): producer_key must name columns of key {key!r}")
         for column in self.columns:
@@ -351,7 +352,8 @@ class BundleSink(Protocol):
     ```
 
     `deliver` makes a bundle's records durable together with the bundle's number, and recognizes a
-    number that comes again. Then each record is written exactly once. See ``docs/sinks.md``.
+    number that comes again. Then each record is written exactly once. See
+    ``docs/howto/connect/own-sink.md``.
     """
 
     @property

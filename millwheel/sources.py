@@ -1,5 +1,6 @@
-"""Sources: the protocol that injectors read through. ``docs/sources.md`` has the rules for your
-own.
+"""Sources: the protocol that injectors read through.
+
+``docs/howto/connect/own-source.md`` has the rules for your own.
 
 A *source* is a set of *partitions*; each is read in order, by the worker that owns it. The same
 number is the same row for ever: rows are not stored but read again after a crash, and those that
@@ -219,10 +220,9 @@ class Reader(Protocol):
 
         Returns:
             JSON values that cover acknowledged rows only: rows read ahead may be corrected before
-                they are
-            read again. If all rows read are acknowledged, also the gap behind them that the reader
-            has
-            passed; `wait` returns when it has grown, so that the engine stores the new position.
+            they are read again. If all rows read are acknowledged, also the gap behind them that
+            the reader has passed; `wait` returns when it has grown, so that the engine stores the
+            new position.
         """
         ...
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
 
@@ -33,6 +33,7 @@ from millwheel.core.model import (
     from_micros,
     to_micros,
 )
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError
 
 __all__ = [
@@ -576,10 +577,12 @@ class LocalClock:
         try:
             self.zone = zone if isinstance(zone, ZoneInfo) else ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise GraphError(
+            message = (
                 f"there is no time zone {zone!r} ({error.args[0]}). Give a name like "
                 "'Europe/Berlin'; on a system without a time zone database, pip install tzdata"
-            ) from error
+            )
+            zones = available_timezones()
+            raise GraphError(with_suggestion(message, str(zone), zones)) from error
         self._least, self._greatest = self.reading(MIN_TIME), self.reading(MAX_TIME)
 
     def reading(self, micros: int) -> int:

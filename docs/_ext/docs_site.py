@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ DECISIONS = """
 [0-9]*
 ```
 """
+FENCE = re.compile(r"( *)```(\w*)$")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", _list_decisions)
+    app.connect("autodoc-process-docstring", _translate, priority=0)
     return {"parallel_read_safe": True}
 
 
@@ -27,3 +31,26 @@ def _list_decisions(app: Sphinx, page: str, source: list[str]) -> None:
     """Put the decisions into the site's tree; their list has links for readers."""
     if Path(page) == Path("decisions/README"):
         source[0] += DECISIONS
+
+
+def _translate(
+    app: Sphinx, what: str, name: str, found: object, options: object, lines: list[str]
+) -> None:
+    """Turn the Markdown of a docstring into the markup that autodoc reads."""
+    lines[:] = _marked_up(lines)
+
+
+def _marked_up(lines: list[str]) -> Iterator[str]:
+    """Fenced code becomes a block, and code in backticks a reference where there is such a
+    name."""
+    fenced = False
+    for line in lines:
+        fence = FENCE.match(line)
+        if fence is None:
+            yield f"    {line}" if fenced else line
+            continue
+        fenced = not fenced
+        if fenced:
+            yield ""
+            yield f"{fence[1]}.. code-block:: {fence[2] or 'text'}"
+        yield ""

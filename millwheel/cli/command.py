@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from inspect import Parameter
 from typing import Any, TypeVar, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from millwheel.cli.awaiting import awaited
+from millwheel.cli.help_page import PageOfCommand, PageOfGroup
 from millwheel.cli.options import CommonOptions, OptionGroup
 from millwheel.cli.reporting import configure_log, foreign_paths, reporting
 
@@ -26,7 +26,7 @@ COMMON = tuple(field.name for field in fields(CommonOptions))
 CONTEXT = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
-class CommandWithCommonOptions(TyperCommand):
+class CommandWithCommonOptions(PageOfCommand):
     """A command that takes the program's options after its own name."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -43,8 +43,22 @@ class CommandWithCommonOptions(TyperCommand):
         return rest
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
-    """Make a command of a function. Its parameter ``common`` gets the `CommonOptions`."""
+def group(app: typer.Typer, name: str) -> typer.Typer:
+    """A group of commands, added to `app`."""
+    made = typer.Typer(cls=PageOfGroup, no_args_is_help=True)
+    app.add_typer(made, name=name)
+    return made
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, examples: Sequence[str] = ()
+) -> Callable[[F], F]:
+    """Make a command of a function. Its parameter ``common`` gets the `CommonOptions`.
+
+    Args:
+        examples: one to three commands for the help page, each with a comment perhaps:
+            ``millwheel url  # a comment``.
+    """
 
     def register(function: F) -> F:
         parameters = [p for p in _parameters(function) if p.annotation is not CommonOptions]
@@ -59,7 +73,8 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
                     function(**_grouped(parameters, given), common=common)
 
         _declare(run, [CONTEXT, *_options(parameters)])
-        app.command(name, cls=CommandWithCommonOptions)(run)
+        declared = app.command(name, cls=CommandWithCommonOptions, epilog="\n".join(examples))
+        declared(run)
         return function
 
     return register

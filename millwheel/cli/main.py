@@ -2,56 +2,85 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from millwheel.cli.command import expanded
+from millwheel.cli.help_page import PageOfGroup
 from millwheel.cli.options import CommonOptions
 from millwheel.cli.reporting import reporting
+from millwheel.cli.usage_errors import EXIT_CODE, WrongWords, print_usage_error
+
+RUN, LOOK, CHANGE = "Run", "Look", "Change and deploy"
+MEND, SPARK, STORE = "Mend", "Spark", "Store"
+"""Headings of the help page, in its order."""
 
 COMMANDS = {
-    "run": ("run_command", "Run a pipeline until its input is processed."),
-    "worker": ("worker_command", "Run one of several workers that share a pipeline."),
-    "graph": ("graph_command", "Check a pipeline's graph and print it."),
-    "plan": ("deploy_commands", "Show what a deploy of this code would change."),
-    "rollback": ("deploy_commands", "Deploy the code of a former generation again."),
-    "migrate": ("store_commands", "Create or upgrade a pipeline's schema."),
-    "status": ("status_command", "Show workers, watermarks, backlog and counters."),
-    "pause": ("operator_commands", "Stop injectors from reading."),
-    "resume": ("operator_commands", "Let paused injectors continue where they stopped."),
-    "set-aside": (
-        "operator_commands",
-        "Make a dead letter of a record or row that stops the pipeline.",
+    "new": (
+        "new_command",
+        "Make a project: a pipeline with input, a test, and files to deploy it.",
+        RUN,
     ),
-    "log": ("operator_commands", "Show the requests and operations of operators."),
-    "sql": ("sql_command", "Run read-only SQL on the store's tables and views."),
-    "intervals": ("interval_commands", "List, move, split or merge key intervals."),
-    "state": ("key_commands", "Show or change the state of a key."),
-    "timers": ("key_commands", "Cancel a timer of a key, or let it fire now."),
+    "dev": (
+        "dev_command",
+        "Run a pipeline, show the rows of its sinks, and start it again when its code changes.",
+        RUN,
+    ),
+    "run": ("run_command", "Run a pipeline until its input is processed.", RUN),
+    "worker": ("worker_command", "Run one of several workers that share a pipeline.", RUN),
+    "pause": ("operator_commands", "Stop injectors from reading.", RUN),
+    "resume": ("operator_commands", "Let paused injectors continue where they stopped.", RUN),
+    "graph": ("graph_command", "Check a pipeline's graph and print it.", LOOK),
+    "status": ("status_command", "Show workers, watermarks, backlog and counters.", LOOK),
+    "sql": ("sql_command", "Run read-only SQL on the store's tables and views.", LOOK),
+    "log": ("operator_commands", "Show the requests and operations of operators.", LOOK),
+    "plan": ("deploy_commands", "Show what a deploy of this code would change.", CHANGE),
+    "migrate": ("store_commands", "Create or upgrade a pipeline's schema.", CHANGE),
+    "rollback": ("deploy_commands", "Deploy the code of a former generation again.", CHANGE),
+    "query": (
+        "query_commands",
+        "Submit queries to a pipeline that runs, replace or drop them.",
+        CHANGE,
+    ),
+    "remove": ("store_commands", "Delete computations and their state from a pipeline.", CHANGE),
     "dead-letters": (
         "dead_letter_commands",
         "List, retry, export or discard records that failed for good.",
+        MEND,
     ),
-    "query": ("query_commands", "Submit queries to a pipeline that runs, replace or drop them."),
-    "spark": ("spark_commands", "Run a pipeline or its aggregates on Spark."),
-    "remove": ("store_commands", "Delete computations and their state from a pipeline."),
-    "drop": ("store_commands", "Drop a pipeline with its state, timers and results."),
-    "stop": ("store_commands", "Stop the embedded Postgres of a directory."),
-    "url": ("store_commands", "Print the URL of a directory's embedded Postgres."),
+    "set-aside": (
+        "operator_commands",
+        "Make a dead letter of a record or row that stops the pipeline.",
+        MEND,
+    ),
+    "state": ("key_commands", "Show or change the state of a key.", MEND),
+    "timers": ("key_commands", "Cancel a timer of a key, or let it fire now.", MEND),
+    "intervals": ("interval_commands", "List, move, split or merge key intervals.", MEND),
+    "spark": ("spark_commands", "Run a pipeline or its aggregates on Spark.", SPARK),
+    "drop": ("store_commands", "Drop a pipeline with its state, timers and results.", STORE),
+    "stop": ("store_commands", "Stop the embedded Postgres of a directory.", STORE),
+    "url": ("store_commands", "Print the URL of a directory's embedded Postgres.", STORE),
 }
-"""The modules of `millwheel.cli.commands`, and the first sentences of the help texts."""
+"""By name: the module in `millwheel.cli.commands`, the first sentence of the help text, and the
+heading of the help page under which it stands."""
+
+EXAMPLES = [
+    "millwheel run zeitgeist:pipeline  # the object `pipeline` in zeitgeist.py",
+    "millwheel status",
+    "millwheel dead-letters list  # records that failed for good",
+]
 
 
 class LazyCommands(Mapping[str, Any]):
     """Commands by name, imported on access."""
 
     def __getitem__(self, name: str) -> Any:
-        module, summary = COMMANDS[name]
+        module, summary, _ = COMMANDS[name]
         with reporting(debug=False):
             app = import_module(f"millwheel.cli.commands.{module}").app
         found = get_group(app).commands[name]
@@ -65,8 +94,8 @@ class LazyCommands(Mapping[str, Any]):
         return len(COMMANDS)
 
 
-class Program(TyperGroup):
-    """The program. Its help text imports no command."""
+class Program(PageOfGroup):
+    """The program. Its help page imports no command."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -75,24 +104,42 @@ class Program(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        listed = TyperGroup(
-            name=self.name,
-            help=self.help,
-            params=self.params,
-            rich_markup_mode=self.rich_markup_mode,
-            commands=[TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()],
-        )
-        listed.format_help(ctx, formatter)
+    def summaries(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        found: dict[str, list[tuple[str, str]]] = {}
+        for heading in (RUN, LOOK, CHANGE, MEND, SPARK, STORE):
+            found[heading] = [
+                (name, text) for name, (_, text, its) in COMMANDS.items() if its == heading
+            ]
+        return found
+
+    def examples(self, ctx: Any) -> list[str]:
+        return EXAMPLES
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run, and print errors in the words as all errors are printed."""
+        standalone, extra["standalone_mode"] = extra.get("standalone_mode", True), False
+        if not standalone:
+            return super().main(*args, **extra)
+        try:
+            code = super().main(*args, **extra)
+        except WrongWords as error:
+            print_usage_error(error)
+            code = EXIT_CODE
+        except typer.Abort:
+            typer.echo("aborted", err=True)
+            code = 1
+        sys.exit(code or 0)
 
 
 app = typer.Typer(
     name="millwheel",
     cls=Program,
-    help="Per-record stream processing with exactly-once state, on Postgres.",
+    help="Per-record stream processing with exactly-once state, on Postgres. The options and "
+    "examples of a command: millwheel COMMAND --help.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -121,7 +168,7 @@ def _program(
 
 def main() -> None:
     """Entry point."""
-    app()
+    app(prog_name="millwheel")
 
 
 if __name__ == "__main__":

@@ -25,8 +25,11 @@ from typing import Any
 
 import typer
 
-from millwheel.cli.printing import say
+from millwheel.cli.log_lines import render
+from millwheel.cli.printing import say, sentence_lines
+from millwheel.cli.terminal import styled, width_of
 from millwheel.core.distribution import check_alone
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
 
 FORMS = ("text", "json")
@@ -37,6 +40,8 @@ LEVELS = {
     "error": logging.ERROR,
 }
 
+ERROR = "error: "
+
 REPETITIVE = ("psycopg.pool", "uvicorn.error")
 """Libraries that repeat few kinds of warnings many times, such as a pool that waits."""
 REPEAT_SECONDS = 5.0
@@ -44,8 +49,12 @@ REPEAT_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def reporting(*, debug: bool) -> Iterator[None]:
-    """Report errors, and exit with their codes."""
+def reporting(*, debug: bool, places: int = 1) -> Iterator[None]:
+    """Report errors, and exit with their codes.
+
+    Args:
+        places: most lines of user code that are shown of an error's traceback, the innermost ones.
+    """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -56,7 +65,7 @@ def reporting(*, debug: bool) -> Iterator[None]:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
     except MillwheelError as error:
-        report(error, debug=debug)
+        report(error, debug=debug, places=places)
         raise typer.Exit(error.exit_code) from None
     except BrokenPipeError:  # `millwheel sql … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -75,33 +84,43 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def report(error: MillwheelError, *, debug: bool) -> None:
-    """Print an error; a bug with its traceback."""
+def report(error: MillwheelError, *, debug: bool, places: int = 1) -> None:
+    """Print an error with its lines of user code, the innermost first; a bug with its traceback."""
     if debug or isinstance(error, InvariantBroken):
         traceback.print_exception(error)
     print_error(str(error))
-    place = _users_place(error)
-    if place is not None:
+    for place in _users_places(error)[:places]:
         say(f"  at {place}", err=True)
 
 
 def print_error(message: str) -> None:
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    say(message, err=True)
+    width = width_of(sys.stderr)
+    parts = f"{ERROR}{message}".split("\n")
+    first, *others = (line for part in parts for line in sentence_lines(part, width))
+    typer.echo(styled(ERROR, "error", err=True) + first.removeprefix(ERROR), err=True)
+    for line in others:
+        typer.echo(line, err=True)
 
 
-def _users_place(error: BaseException | None) -> str | None:
-    """The innermost line of user code in an error's tracebacks, causes included."""
+def _users_places(error: BaseException | None) -> list[str]:
+    """The lines of user code in an error's traceback, or in that of its nearest cause with any;
+    the innermost first."""
     while error is not None:
-        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
             # A frame of compiled code may name a file that does not exist.
-            if not frame.filename.startswith(foreign_paths()) and Path(frame.filename).is_file():
-                line = linecache.getline(frame.filename, frame.lineno or 0).strip()
-                return f"{frame.filename}:{frame.lineno} in {frame.name}" + (
-                    f": {line}" if line else ""
-                )
+            if not frame.filename.startswith(foreign_paths()) and Path(frame.filename).is_file()
+        ]
+        if frames:
+            return [_shown(frame) for frame in reversed(frames)]
         error = error.__cause__
-    return None
+    return []
+
+
+def _shown(frame: traceback.FrameSummary) -> str:
+    line = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"{frame.filename}:{frame.lineno} in {frame.name}" + (f": {line}" if line else "")
 
 
 @functools.cache
@@ -163,16 +182,15 @@ def configure_log(form: str | None = None, level: str | None = None) -> None:
     terminal = sys.stderr.isatty()
     form = _one_of(form, "MILLWHEEL_LOG_FORMAT", FORMS) or ("text" if terminal else "json")
     level = _one_of(level, "MILLWHEEL_LOG_LEVEL", LEVELS) or "info"
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=terminal)
-        if form == "text"
-        else structlog.processors.JSONRenderer(default=str)
-    )
+    for_reader = form == "text" and terminal
+    renderer: Any = structlog.processors.JSONRenderer(default=str)
+    if form == "text":
+        renderer = render if for_reader else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if form == "text" else [structlog.processors.format_exc_info]),
+            structlog.processors.TimeStamper(fmt="%H:%M:%SZ" if for_reader else "iso", utc=True),
+            *([structlog.processors.format_exc_info] if for_reader or form == "json" else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -185,7 +203,8 @@ def configure_log(form: str | None = None, level: str | None = None) -> None:
 def _one_of(given: str | None, variable: str, known: Collection[str]) -> str | None:
     value = given or os.environ.get(variable) or None
     if value is not None and value not in known:
-        raise UsageError(f"{variable} must be one of {', '.join(known)}, not {value!r:.40}")
+        message = f"{variable} must be one of {', '.join(known)}, not {value!r:.40}"
+        raise UsageError(with_suggestion(message, value, known))
     if given:
         os.environ[variable] = given  # for processes that the command starts
     return value

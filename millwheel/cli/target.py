@@ -11,7 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from millwheel.cli.keyword_advice import keyword_advice
 from millwheel.cli.sql_files import SUFFIX, pipeline_of
+from millwheel.core.modules import modules_beside
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import MillwheelError, UsageError, UserCodeError
 from millwheel.pipeline import Pipeline
 
@@ -39,7 +42,8 @@ def load_pipeline(target: str) -> Pipeline:
         )
     module = _load_module(module_name, target)
     if not hasattr(module, name):
-        raise UsageError(f"module {module_name!r} has no {name!r}. {_offer(module)}")
+        message = f"module {module_name!r} has no {name!r}. {_offer(module)}"
+        raise UsageError(with_suggestion(message, name, pipelines_of(module)))
     pipeline = _make(getattr(module, name), module, target)
     pipeline.graph()
     return pipeline
@@ -57,11 +61,12 @@ def _load_module(name: str, target: str) -> ModuleType:
             hint = ""
             if name.endswith(".py") or "/" in name:
                 plain = name.removesuffix(".py").strip("./").replace("/", ".")
-                hint = f" Give the name of the module, not of its file: {plain}:…"
-            raise UsageError(
+                hint = f". Give the name of the module, not of its file: {plain}:…"
+            message = (
                 f"there is no module {missing!r} in {here} or among the installed packages "
-                f"(needed for {target!r}).{hint}"
-            ) from error
+                f"(needed for {target!r}){hint}"
+            )
+            raise UsageError(with_suggestion(message, missing, modules_beside(missing))) from error
         raise UserCodeError(f"importing {name!r} failed: {error}") from error
     except MillwheelError:
         raise
@@ -99,7 +104,12 @@ def _make(found: Any, module: ModuleType, target: str) -> Pipeline:
 
 
 def _offer(module: ModuleType) -> str:
-    names = [
+    return f"Pipelines in this module: {', '.join(pipelines_of(module)) or 'none'}"
+
+
+def pipelines_of(module: ModuleType) -> list[str]:
+    """Names of pipelines, and of functions that are annotated to return one."""
+    return [
         name
         for name, value in vars(module).items()
         if isinstance(value, Pipeline)
@@ -108,9 +118,10 @@ def _offer(module: ModuleType) -> str:
             and value.__annotations__.get("return") in (Pipeline, "Pipeline")
         )
     ]
-    return f"Pipelines in this module: {', '.join(names) or 'none'}"
 
 
 def _error_text(error: BaseException) -> str:
     """The last line of a traceback; a SyntaxError with file and line."""
-    return "".join(traceback.format_exception_only(error)).strip()
+    text = "".join(traceback.format_exception_only(error)).strip()
+    advice = keyword_advice(error) if isinstance(error, TypeError) else ""
+    return f"{text}. {advice}" if advice else text

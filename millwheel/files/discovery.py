@@ -1,4 +1,6 @@
-"""Discovery of files that match a pattern or appear in a directory (``docs/sources.md``).
+"""Discovery of files that match a pattern or appear in a directory.
+
+See ``docs/howto/connect/followed-files.md``.
 
 The identity of a file's partition is the path at which it was first seen, with a number if another
 file was seen there before: ``/logs/app.log#2``. A file that was truncated and written again is

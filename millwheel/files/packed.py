@@ -10,6 +10,7 @@ from contextlib import suppress
 from io import FileIO
 from typing import IO, Any, NoReturn, Protocol
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import InputError
 
 CHUNK_BYTES = 256 << 10
@@ -175,7 +176,9 @@ class _ZipMember:
             raise InputError(f"{name}: the zip file holds no files")
         if member is None:
             raise InputError(f"{name}: choose one of its members with member=...: {shown}")
-        raise InputError(f"{name}: has no member {member!r}; it has {shown}")
+        message = f"{name}: has no member {member!r}; it has {shown}"
+        known = [info.filename for info in members]
+        raise InputError(with_suggestion(message, member, known))
 
     def _open(self) -> None:
         self._taken = 0

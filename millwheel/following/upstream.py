@@ -16,6 +16,7 @@ from millwheel.core.numbered import Marks
 from millwheel.errors import InputError, StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.postgres.connections import lively
+from millwheel.store.postgres.session import OwnSession
 from millwheel.store.postgres.statements import READ_COMMITTED, composed, filled
 from millwheel.store.postgres.translation import translate
 
@@ -25,6 +26,13 @@ LOG_SECONDS = 30.0
 
 NUMBERS = frozenset(("sender", "sequence"))
 """The columns of a numbered table that are not fields of its rows."""
+
+SETTINGS = {
+    "search_path": "",
+    "timezone": "UTC",
+    "default_transaction_read_only": "on",
+    **READ_COMMITTED,
+}
 
 log = structlog.get_logger("millwheel.following")
 
@@ -183,14 +191,7 @@ class Upstream:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _connected(self) -> AsyncConnection[Any]:
-        return await AsyncConnection.connect(
-            lively(self._url, "millwheel following"),
-            autocommit=True,
-            options=(
-                "-c search_path= -c timezone=UTC -c default_transaction_read_only=on "
-                f"{READ_COMMITTED}"
-            ),
-        )
+        return await OwnSession.connect(lively(self._url, "millwheel following"), settings=SETTINGS)
 
     @property
     def _where(self) -> str:

@@ -1,7 +1,7 @@
 """Checks of a pipeline while it is built; each refusal is a `GraphError` with its reason.
 
 A combination of options that could not keep its guarantees is refused here, before anything runs
-(`docs/guarantees.md`).
+(`docs/why/guarantees.md`).
 """
 
 from __future__ import annotations

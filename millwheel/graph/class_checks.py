@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from typing import Any
 
 from millwheel.computation import Computation
 from millwheel.core.codec import place_of, shown
+from millwheel.core.suggestion import closest
 from millwheel.errors import GraphError
 from millwheel.settings import Settings
 from millwheel.streams import Stream
@@ -71,11 +71,11 @@ def _check_names(computation: Computation[Any, Any, Any, Any]) -> None:
         name for each in kind.__mro__ if each not in (Computation, object) for name in vars(each)
     }
     for name in sorted(own):
-        meant = get_close_matches(name, PROCESS, n=1, cutoff=0.8)
-        if meant and name not in PROCESS and not computation.defines(meant[0]):
+        meant = closest(name, PROCESS, least=0.8)
+        if meant and name not in PROCESS and not computation.defines(meant):
             raise GraphError(
                 f"{kind.__name__} ({_line_of(kind)}) defines {name}, which is never called; rename "
-                f"it to {meant[0]}"
+                f"it to {meant}"
             )
     defined = any(map(computation.defines, ("process_record", "process_bundle")))
     if computation.bundles is None and not defined:

@@ -1,7 +1,7 @@
 """The combinations of options of a computation that are refused, with the reason of each.
 
-They are one table. `check_options` raises from it, and the page ``docs/options.md`` shows it (a
-test compares them).
+They are one table. `check_options` raises from it, and the page ``docs/reference/options.md`` shows
+it (a test compares them).
 """
 
 from __future__ import annotations

@@ -9,8 +9,18 @@ import msgspec
 from millwheel.graph.labels import sink_name
 from millwheel.graph.node import Node, Reading
 from millwheel.graph.order import Graph
+from millwheel.graph.picture import Arrow, GraphPicture
 from millwheel.sinks import JsonLinesFiles, SinkUse, Table
-from millwheel.streams import Broadcast, Input
+from millwheel.streams import Broadcast
+
+SHAPES = {
+    "source": "[/{}/]",
+    "computation": "[{}]",
+    "relay": "({})",
+    "sink": "[({})]",
+    "aggregate": "[[{}]]",
+}
+"""Mermaid's shape of each kind of box."""
 
 
 def text(graph: Graph) -> str:
@@ -49,24 +59,14 @@ def text(graph: Graph) -> str:
 
 
 def mermaid(graph: Graph) -> str:
+    picture = GraphPicture.of(graph)
     lines = ["flowchart LR"]
-    shapes = {"injector": "[/{}/]", "computation": "[{}]", "relay": "({})"}
-    for node in graph.nodes:
-        shown = node.label if node.label == node.name else f'"{node.label}"'
-        lines.append(f"  {node.name}{shapes[node.kind].format(shown)}")
-        for stream, uses in node.sinks.items():
-            lines += [
-                f"  {node.name} -->|{stream}| {sink_name(use)}[({sink_name(use)})]" for use in uses
-            ]
-    for node in graph.nodes:
-        for stream_ in node.writes:
-            lines += [
-                f"  {node.name} -->|{_label(input_)}| {reader.name}"
-                for reader, input_ in graph.readers(stream_.name)
-            ]
-    for aggregate in graph.aggregates:
-        lines.append(f"  {aggregate.follows} -.-> {aggregate.name}[[{aggregate.name}]]")
-        lines.append(f'  {aggregate.name} --> {aggregate.name}_target[("{aggregate.target}")]')
+    for box in picture.boxes:
+        shown = box.title if box.title == box.name else f'"{box.title}"'
+        lines.append(f"  {box.name}{SHAPES[box.kind].format(shown)}")
+    for arrow in picture.arrows:
+        line = "-.->" if arrow.by_spark else "-->"
+        lines.append(f"  {arrow.start} {line}|{_label(arrow)}| {arrow.end}")
     return "\n".join(lines)
 
 
@@ -77,11 +77,11 @@ def _manner(node: Node, input_: Reading) -> str:
     return input_.manner
 
 
-def _label(input_: Reading) -> str:
+def _label(arrow: Arrow) -> str:
     """The label of an arrow in the flowchart: the stream, with its reading if that is not by
     key."""
-    by_key = isinstance(input_, Input) and input_.extractor is not None
-    return input_.stream.name if by_key else f"{input_.stream.name}, {input_.manner}"
+    by_key = not arrow.manner or arrow.is_keyed
+    return arrow.stream if by_key else f"{arrow.stream}, {arrow.manner}"
 
 
 def json_text(value: Any) -> str:

@@ -8,6 +8,7 @@ and the terminal read a stream like any computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_origin
 
 from millwheel.computation import Computation
@@ -17,10 +18,11 @@ from millwheel.core.chunk_code import ChunkCode, SendAll
 from millwheel.core.model import Key, Record
 from millwheel.graph.checks import check_order
 from millwheel.graph.labels import INJECTED, free_name, sink_name
-from millwheel.graph.node import Node
+from millwheel.graph.node import Node, Reading
 from millwheel.graph.pane_relay import PaneRelay
 from millwheel.sinks import BundleSink, Console, Discard, JsonLinesFiles, SinkUse, Table
-from millwheel.streams import Input, Stream
+from millwheel.state import StateLayout
+from millwheel.streams import Broadcast, Input, Stream
 from millwheel.windows import Pane, PaneOrder
 
 RELAYED = "__relayed"
@@ -82,6 +84,25 @@ def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any]
         computation=Relay(hidden),
     )
     return hidden, node
+
+
+def relay_rows(nodes: dict[str, Node], layout: Callable[[None, str], StateLayout[Any]]) -> None:
+    """Put a relay between a source and each reader by broadcast or at most once."""
+    injected = {n.writes[0].name for n in nodes.values() if n.kind == "injector"}
+    hidden: dict[str, Stream[Any]] = {}
+    for node in list(nodes.values()):
+        inputs: list[Reading] = []
+        for input_ in node.inputs:
+            needs_relay = isinstance(input_, Broadcast) or node.at_most_once
+            if needs_relay and input_.stream.name in injected:
+                stream = input_.stream
+                if stream.name not in hidden:
+                    hidden[stream.name], relay = relay_node(stream, nodes)
+                    relay.layout = layout(None, relay.name)
+                    nodes[relay.name] = relay
+                input_ = replace(input_, stream=hidden[stream.name], relayed=stream)
+            inputs.append(input_)
+        node.inputs = tuple(inputs)
 
 
 def sink_node(stream: Stream[Any], use: SinkUse, nodes: Mapping[str, Node]) -> Node:

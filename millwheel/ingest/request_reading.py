@@ -25,6 +25,7 @@ from urllib.parse import unquote
 from millwheel.core.codec import place_of, reason
 from millwheel.core.json_rows import BadRow
 from millwheel.core.model import event_micros
+from millwheel.core.suggestion import with_suggestion
 from millwheel.ingest.door import Door
 
 Scope = MutableMapping[str, Any]
@@ -150,7 +151,9 @@ class RequestReader:
         if door is None:
             known = ""
             if self._tokens or all(each.inbox.verify is None for each in self._doors.values()):
-                known = f"; streams that do: {', '.join(self._doors)}"
+                known = with_suggestion(
+                    f"; streams that do: {', '.join(self._doors)}", name, self._doors
+                )
             raise RequestRefused(404, f"no stream {name!r} takes records here{known}")
         if scope["method"] != "POST":
             raise RequestRefused(405, "send records by POST", {"allow": "POST"})

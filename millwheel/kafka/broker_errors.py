@@ -45,7 +45,7 @@ def advice(error: BaseException) -> str:
         return ""
     return (
         ". Give the user the rights to describe and read the topic, or for a sink those in "
-        "docs/sinks.md, and start again"
+        "docs/howto/connect/kafka-out.md, and start again"
     )
 
 
@@ -54,5 +54,5 @@ def no_right(what: str, error: BaseException) -> OutputError:
     return OutputError(
         f"Kafka: {what} cannot be written: {error!r}. Give the user the rights to read and write "
         "the topic, to write and describe its transactional ids, and to read its groups "
-        "(docs/sinks.md), and start again"
+        "(docs/howto/connect/kafka-out.md), and start again"
     )

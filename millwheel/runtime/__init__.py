@@ -1,6 +1,6 @@
 """The inside of one worker: rooms that import in one direction, put together by `engine.py`.
 
-One record's way, room by room (more in docs/architecture.md)::
+One record's way, room by room (more in docs/why/one-record.md)::
 
     source ──▶ interval ──▶ lane ──────────────────────────────▶ store
                   ▲           runner ─▶ user code ─▶ open commit ─▶ committer

@@ -8,8 +8,6 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
-
 from millwheel.core.clock import Clock, SystemClock
 from millwheel.errors import DeployRefused, Fenced, QueriesChanged, StoreWentBack
 from millwheel.pipeline import Pipeline
@@ -89,7 +87,7 @@ class Engine:
         self.store = store
         self.clock = clock or SystemClock()
         self.worker = worker or str(uuid.uuid4())
-        self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
+        self.log = options.logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.done = asyncio.Event()
         """Set when no source has a row to read, now or ever, and all effects of rows read are
         stored. Cleared when a row arrives."""

@@ -6,9 +6,12 @@ The engine makes a new `Environment` when it starts over, so that nothing forgot
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import structlog
 
 from millwheel.context import Context
 from millwheel.core.backoff import Backoff
@@ -52,6 +55,16 @@ class Options:
     """Warn of state that is not read back from the store as it was. For tests."""
     wrap_weak: Wrap | None = None
     """Puts code around the user code of weak computations (`millwheel.testing.determinism`)."""
+    least_level: int = logging.NOTSET
+    """Least level of log lines, unless the program configures structlog. For tests and notebooks,
+    in which each start and each planned fault would be lines of output."""
+
+    def logger(self) -> Any:
+        if self.least_level == logging.NOTSET or structlog.is_configured():
+            return structlog.get_logger()
+        return structlog.wrap_logger(
+            None, wrapper_class=structlog.make_filtering_bound_logger(self.least_level)
+        )
 
     @property
     def in_load(self) -> dict[str, Any]:

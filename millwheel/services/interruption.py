@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any
@@ -56,3 +57,16 @@ class Interruption:
             return
         os.write(2, LAST_WORDS)
         os._exit(128 + number)
+
+
+def stop_at_end_of_input(asked: asyncio.Event) -> None:
+    """Stop when the parent process closes the pipe or dies."""
+    running = asyncio.get_running_loop()
+    pipe = sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(pipe, 1024):
+            running.remove_reader(pipe)
+            asked.set()
+
+    running.add_reader(pipe, read)

@@ -15,6 +15,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from millwheel.core.names import check_name
+from millwheel.core.own_loop import run_to_end
 from millwheel.errors import DeployRefused, UsageError
 from millwheel.graph.order import Graph
 from millwheel.pipeline import Pipeline
@@ -171,7 +172,7 @@ def _in_store(pipeline: Pipeline, url: str, work: Callable[[Store], Awaitable[T]
         async with opened(pipeline, url) as store:
             return await work(store)
 
-    return asyncio.run(run())
+    return run_to_end(run())
 
 
 async def _alive(store: Store) -> list[PlacedWorker]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from millwheel.core.codec import reason
+from millwheel.core.own_loop import refuse_running_loop
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     In asyncio, `sys.exit` in any task interrupts the event loop. Here the SystemExit is logged and
     raised in the code that awaits the task.
     """
+    refuse_running_loop(main)
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_SECONDS)
     try:

@@ -49,7 +49,7 @@ _process = ProcessCollector(registry=None)
 def exposition(figures: Figures, accept: str = "") -> tuple[bytes, str]:
     """The metrics and their content type, in the newest format that `accept` allows."""
     encode, content_type = choose_encoder(accept)
-    return encode(_Moment(figures)), content_type
+    return encode(WorkerMetrics(figures)), content_type
 
 
 class Families:
@@ -92,7 +92,7 @@ class Families:
         return self.gauge(name, text, ("computation",), known)
 
 
-class _Moment(Collector):
+class WorkerMetrics(Collector):
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
         self._of = Families(figures.pipeline)

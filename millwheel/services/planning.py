@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
+from millwheel.core.own_loop import run_to_end
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
@@ -13,6 +13,7 @@ from millwheel.runtime.ownership.deploying import deploy, described
 from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.services.hosting import opened
 from millwheel.services.queried_pipeline import with_queries
+from millwheel.store.port.change import ChangeVerdict
 from millwheel.store.port.deploy import Deployment, Plan
 from millwheel.store.port.states import OldState
 from millwheel.store.rules.changes import kinds
@@ -26,7 +27,7 @@ def plan(pipeline: Pipeline, url: str) -> Plan:
     Raises:
         DeployRefused: a migration fails on a stored state.
     """
-    return asyncio.run(_plan(pipeline, url))
+    return run_to_end(_plan(pipeline, url))
 
 
 async def _plan(pipeline: Pipeline, url: str) -> Plan:
@@ -38,6 +39,14 @@ async def _plan(pipeline: Pipeline, url: str) -> Plan:
         if any(change.kind is kinds.TYPE_DOWN for change in found.changes):
             found = replace(found, in_the_way=await _in_the_way(env))
         return found
+
+
+def changes_data(found: Plan) -> bool:
+    """Whether a deploy would remove stored data, or give it another form."""
+    return any(
+        change.kind.verdict is ChangeVerdict.FOLLOWS and change.kind not in kinds.UNCONFIRMED
+        for change in found.changes
+    )
 
 
 async def _in_the_way(env: Environment) -> list[OldState]:
@@ -59,7 +68,7 @@ def roll_back(pipeline: Pipeline, url: str) -> Deployment:
         DeployRefused: it cannot read values that newer code has written.
         UsageError: it is not the code of a former generation.
     """
-    return asyncio.run(_roll_back(pipeline, url))
+    return run_to_end(_roll_back(pipeline, url))
 
 
 async def _roll_back(pipeline: Pipeline, url: str) -> Deployment:

@@ -3,8 +3,7 @@ runs."""
 
 from __future__ import annotations
 
-import asyncio
-
+from millwheel.core.own_loop import run_to_end
 from millwheel.inbox import Inbox
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
@@ -28,7 +27,7 @@ def register_inboxes(pipeline: Pipeline, url: str) -> list[str]:
     with inspect(url) as inspection:
         if not inboxes or inspection.status(pipeline.name).deployed:
             return []
-    asyncio.run(_register(pipeline, url, inboxes))
+    run_to_end(_register(pipeline, url, inboxes))
     return [stream for _, stream, _ in inboxes]
 
 

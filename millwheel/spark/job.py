@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from millwheel.core.modules import modules_beside
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import MillwheelError, UsageError, UserCodeError
 from millwheel.spark.failures import error_text, user_error
 from millwheel.spark.filters import Filter
@@ -154,10 +156,11 @@ def load_function(target: str) -> Callable[[Job], object]:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(f"{missing}."):
-            raise UsageError(
+            message = (
                 f"there is no module {missing!r} here or among the installed packages (needed for "
                 f"{target!r})"
-            ) from error
+            )
+            raise UsageError(with_suggestion(message, missing, modules_beside(missing))) from error
         raise UsageError(f"{module_name} needs {missing!r}, which is not installed") from error
     except MillwheelError:
         raise
@@ -170,7 +173,6 @@ def load_function(target: str) -> Callable[[Job], object]:
             for key, value in vars(module).items()
             if callable(value) and getattr(value, "__module__", "") == module.__name__
         ]
-        raise UsageError(
-            f"{module_name} has no function {name!r}; it has: {', '.join(offered) or 'none'}"
-        )
+        message = f"{module_name} has no function {name!r}; it has: {', '.join(offered) or 'none'}"
+        raise UsageError(with_suggestion(message, name, offered))
     return function  # type: ignore[no-any-return] # its signature is not checked

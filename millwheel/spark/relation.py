@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 from pyspark.sql import types as spark
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StoreError, UsageError
 from millwheel.spark.snapshots import no_such_relation
 from millwheel.spark.store_sessions import Connection, statement
@@ -184,12 +185,16 @@ class SparkRelation:
         for column in self.columns:
             if column.name == name:
                 return column
-        known = ", ".join(column.name for column in self.columns)
-        raise UsageError(f"{self.name!r} has no column {name!r}; it has: {known}")
+        raise no_such_column(self.name, name, [column.name for column in self.columns])
 
     @property
     def has_blocks(self) -> bool:
         return self.kind in "rpm"
+
+
+def no_such_column(table: str, name: str, known: Sequence[str]) -> UsageError:
+    message = f"{table!r} has no column {name!r}; it has: {', '.join(known)}"
+    return UsageError(with_suggestion(message, name, known))
 
 
 def describe(
@@ -208,8 +213,7 @@ def describe(
     rows = connection.execute(statement("reading/columns"), {"relation": oid}).fetchall()
     for name in only or ():
         if name not in (row[0] for row in rows):
-            there = ", ".join(row[0] for row in rows)
-            raise UsageError(f"{table!r} has no column {name!r}; it has: {there}")
+            raise no_such_column(table, name, [row[0] for row in rows])
     columns = [_column(table, row) for row in rows if only is None or row[0] in only]
     has_slots = any(
         name == SLOT and type_name in INTEGERS and not is_array

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StatementError, UsageError
 from millwheel.spark.encoding import check_types, encoded, has_map, in_utc, values
 from millwheel.spark.fitting import check_fit
@@ -75,7 +76,8 @@ class SparkSender:
         names = schema.fieldNames()
         for name in (*self._id, *([timestamp] if timestamp else ())):
             if name not in names:
-                raise UsageError(f"there is no column {name!r}; there are {', '.join(names)}")
+                message = f"there is no column {name!r}; there are {', '.join(names)}"
+                raise UsageError(with_suggestion(message, name, names))
         if timestamp and schema[timestamp].dataType.typeName() not in TIMES:
             raise UsageError(
                 f"the column {timestamp!r} is {schema[timestamp].dataType.simpleString()}, not "

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 import psycopg
 import structlog
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StoreError, UsageError
 from millwheel.spark.filters import Filter, written
 from millwheel.spark.store_sessions import (
@@ -165,7 +166,8 @@ def _limited(connection: Connection, pipeline: str, most_seconds: float | None) 
 
 def no_such_relation(pipeline: str, table: str, known: tuple[str, ...]) -> str:
     listed = ", ".join(known) if known else "none (is the pipeline's name right?)"
-    return f"pipeline {pipeline!r} has no table or view {table!r}; it has: {listed}"
+    message = f"pipeline {pipeline!r} has no table or view {table!r}; it has: {listed}"
+    return with_suggestion(message, table, known)
 
 
 def _taken(connection: Connection, url: str, pipeline: str, tables: list[str]) -> Snapshot | None:

@@ -16,12 +16,14 @@ import psycopg
 from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import Format
 from psycopg.rows import TupleRow
 from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
 
 from millwheel.errors import SnapshotGone, StatementError, StoreUnavailable, UsageError
 from millwheel.store.address import VARIABLE, StoreAddress
+from millwheel.store.postgres import session
 from millwheel.store.postgres.statements import filled
 
 APPLICATION = "millwheel spark"
@@ -64,14 +66,13 @@ def redacted(url: str) -> str:
 
 
 def connected(url: str, *, autocommit: bool = False) -> Connection:
-    return psycopg.connect(
+    conninfo = make_conninfo(
         url,
-        autocommit=autocommit,
         application_name=APPLICATION,
         connect_timeout=CONNECT_SECONDS,
         client_encoding="UTF8",
-        options="-c timezone=UTC",
     )
+    return session.connect(conninfo, {"timezone": "UTC"}, autocommit=autocommit)
 
 
 class IntervalLoader(Loader):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import NoReturn
 
+from millwheel.core.suggestion import did_you_mean
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
 from millwheel.sql.aggregate_forms import NEVER_NULL, check_form
@@ -156,8 +156,7 @@ class Applier(Converter):
         if self.catalog.has_function(node.function):
             advice = "No function of that name takes arguments of these types; cast them"
         else:
-            close = get_close_matches(node.function, list(self.catalog.function_names), 1)
-            advice = f"Did you mean {close[0]}?" if close else ""
+            advice = did_you_mean(node.function, self.catalog.function_names)
         fail(node.place, f"function {written} does not exist", advice)
 
     def apply(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import SqlError
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
@@ -88,7 +89,9 @@ def for_table(statement: s.Insert, part: Analyzed, table: DefinedTable) -> Analy
         raise SqlError(
             f'column "{name}" of "{statement.target}" does not exist',
             statement.place,
-            f"Its columns are: {has}",
+            with_suggestion(
+                f"Its columns are: {has}", name, [each for each, _, _ in table.columns]
+            ),
         )
     return part.with_columns(ResultColumns([name for name, _, _ in table.columns], found))
 

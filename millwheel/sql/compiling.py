@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import SqlError
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
@@ -192,9 +193,8 @@ class Planner:
         found = self._streams.get(table.name)
         if found is None:
             known = ", ".join(sorted(self._streams)) or "none"
-            raise SqlError(
-                f'stream "{table.name}" does not exist', table.place, f"The streams are: {known}"
-            )
+            advice = with_suggestion(f"The streams are: {known}", table.name, self._streams)
+            raise SqlError(f'stream "{table.name}" does not exist', table.place, advice)
         return found
 
     # -- the result -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from millwheel.core.suggestion import did_you_mean, with_suggestion
 from millwheel.errors import SqlError
 from millwheel.files import Csv, JsonLines
 from millwheel.inbox import Inbox
@@ -26,11 +27,13 @@ class WithOptions:
         self._statement = statement
         self._kind = "source" if isinstance(statement, s.CreateSource) else "sink"
         self._left = dict(statement.options)
+        self._known = ["connector"]
 
     def text(self, name: str, default: str | None = None) -> str:
         """Raises:
         SqlError: it is missing.
         """
+        self._known.append(name)
         if name in self._left:
             return self._left.pop(name)[0]
         if default is None:
@@ -58,7 +61,8 @@ class WithOptions:
         SqlError: an option is left that nothing has asked for.
         """
         for name, (_, place) in self._left.items():
-            raise SqlError(f"there is no option {name} for this {self._kind}", place)
+            message = f"there is no option {name} for this {self._kind}"
+            raise SqlError(message, place, did_you_mean(name, self._known))
 
 
 def _files(options: WithOptions) -> Source:
@@ -105,9 +109,8 @@ def _connector(
     place = statement.options.get("connector", ("", statement.place))[1]
     name = options.text("connector")
     if name not in known:
-        raise SqlError(
-            f"there is no connector '{name}'", place, f"Available are {', '.join(known)}"
-        )
+        advice = with_suggestion(f"Available are {', '.join(known)}", name, known)
+        raise SqlError(f"there is no connector '{name}'", place, advice)
     return known[name]
 
 
@@ -129,8 +132,10 @@ def _to_kafka(options: WithOptions, stream: Stream[Any]) -> Sink:
     name = options.text("key", "")
     key = None
     if name:
-        if name not in [field.name for field in fields_of(stream.value_type) or []]:
-            raise SqlError(f'"{stream.name}" has no column {name}', place)
+        columns = [field.name for field in fields_of(stream.value_type) or []]
+        if name not in columns:
+            advice = did_you_mean(name, columns)
+            raise SqlError(f'"{stream.name}" has no column {name}', place, advice)
         key = attrgetter(name)
     return KafkaSink(KafkaCluster(options.text("brokers")), options.text("topic"), key=key)
 

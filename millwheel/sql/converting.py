@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from types import NoneType
 
+from millwheel.core.suggestion import did_you_mean
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
 from millwheel.sql.catalog import Catalog
@@ -31,8 +31,7 @@ class Converter:
         place = name.place
         assert place is not None or self.is_type(base)
         if not self.is_type(base):
-            close = get_close_matches(name.name, [*ALIASES, *self.catalog.types], 1)
-            advice = f"Did you mean {close[0]}?" if close else ""
+            advice = did_you_mean(name.name, [*ALIASES, *self.catalog.types])
             assert place is not None
             fail(place, f'type "{name.name}" is not available', advice)
         modifiers = name.modifiers

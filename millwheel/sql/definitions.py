@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel.core.suggestion import did_you_mean
 from millwheel.errors import SqlError
 from millwheel.sinks import Table
 from millwheel.sql import syntax as s
@@ -115,7 +116,8 @@ def table_of(statement: s.CreateTable) -> DefinedTable:
             raise SqlError(f'"{name}" has no time zone', column.place, "Use timestamptz")
     for name in statement.key:
         if name not in names:
-            raise SqlError(f'column "{name}" of the key does not exist', statement.place)
+            advice = did_you_mean(name, names)
+            raise SqlError(f'column "{name}" of the key does not exist', statement.place, advice)
     columns = [
         (name, kind, nullable and name not in statement.key) for name, kind, nullable in described
     ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import NoReturn
 
+from millwheel.core.suggestion import did_you_mean
 from millwheel.errors import SqlError
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
@@ -108,10 +108,7 @@ class Scope:
         if name.column in WINDOW_COLUMNS:
             return "It exists over TUMBLE, HOP and SESSION"
         known = [field.name for table in tables for field in table.fields]
-        close = get_close_matches(name.column, known, 1)
-        if close:
-            return f"Did you mean {close[0]}?"
-        return "; ".join(
+        return did_you_mean(name.column, known) or "; ".join(
             f"The columns of {table.alias if len(self.tables) > 1 else table.stream} are "
             f"{', '.join(field.name for field in table.fields)}"
             for table in tables
@@ -121,7 +118,8 @@ class Scope:
         """The columns that ``*`` stands for."""
         tables = [table for table in self.tables if star.table in (None, table.alias)]
         if not tables:
-            raise SqlError(f'there is no stream called "{star.table}" here', star.place)
+            advice = did_you_mean(str(star.table), [table.alias for table in self.tables])
+            raise SqlError(f'there is no stream called "{star.table}" here', star.place, advice)
         found = [
             (field.name, table.value(field, s.Name(star.place, table.alias, field.name)))
             for table in tables

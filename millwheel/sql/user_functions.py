@@ -34,10 +34,11 @@ def function(given: F) -> F:
         assert [row.e for row in harness.produced(counted)] == [1]
     ```
 
-    The annotations say the types: ``int`` is bigint, ``str`` text, and so on (``docs/queries.md``).
-    If a parameter may be None, the function is called with NULL; if none may, NULL in an argument
-    makes NULL without a call. The result may be None if the annotation says so. The same values
-    must give the same result, since a record may be processed again. An exception fails the record.
+    The annotations say the types: ``int`` is bigint, ``str`` text, and so on
+    (``docs/reference/query-language.md``). If a parameter may be None, the function is called with
+    NULL; if none may, NULL in an argument makes NULL without a call. The result may be None if the
+    annotation says so. The same values must give the same result, since a record may be processed
+    again. An exception fails the record.
 
     The function is known in the process that has imported its module, so it belongs into the module
     of the pipeline. A deploy compares its code as part of the query.

@@ -1,8 +1,8 @@
 """Tools for testing pipelines: an in-memory store and a virtual clock, no database, no sleeping.
 
-`Harness` runs a pipeline step by step; `assert_exactly_once` in many modes, with crashes and
-takeovers. `check_source` and `check_sink` check a source or sink of your own against the rules that
-the engine relies on.
+`Harness` runs a pipeline step by step, and `frame` shows what it produced as a table;
+`assert_exactly_once` runs it in many modes, with crashes and takeovers. `check_source` and
+`check_sink` check a source or sink of your own against the rules that the engine relies on.
 """
 
 from millwheel.testing.contracts import check_sink, check_source
@@ -11,6 +11,7 @@ from millwheel.testing.exactly_once import (
     assert_at_most_once,
     assert_exactly_once,
 )
+from millwheel.testing.frames import frame
 from millwheel.testing.harness import Harness
 from millwheel.testing.script import advance, inject
 
@@ -22,5 +23,6 @@ __all__ = [
     "assert_exactly_once",
     "check_sink",
     "check_source",
+    "frame",
     "inject",
 ]

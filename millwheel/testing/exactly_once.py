@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -267,6 +268,7 @@ class Trial:
                 guard_shared=True,
                 compare_stored=True,
                 wrap_weak=twice,
+                least_level=logging.ERROR,  # the planned faults are warnings
             ),
             take_over=take_over,
             process=FREE_OF_CHARGE,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Generator
 from dataclasses import replace
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, Self, TypeVar
 
 from millwheel.core.addresses import cell_address
 from millwheel.core.clock import VirtualClock
 from millwheel.core.codec import encode_key
 from millwheel.core.model import Key, from_micros, to_micros
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError, UsageError
 from millwheel.graph.node import Node
 from millwheel.pipeline import Pipeline
@@ -24,6 +25,7 @@ from millwheel.sinks import Table
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
 from millwheel.testing.determinism import twice
+from millwheel.testing.frames import state_rows
 from millwheel.testing.harness_sources import HarnessPipeline, capture_table
 from millwheel.testing.letter_texts import format_dead_letters
 from millwheel.testing.script import advance, inject
@@ -50,7 +52,8 @@ class Harness:
     Each call returns when all its effects are durable. Wall time only advances in `sleep`. The
     block ends with an `AssertionError` if there are dead letters that the test has not read, unless
     another error ends it. The code of weak computations is called twice on each record and must
-    produce the same outputs; otherwise `NotTheSameAgain` shows both.
+    produce the same outputs; otherwise `NotTheSameAgain` shows both. In a notebook, ``harness =
+    await Harness(pipeline)`` starts it for all cells, until ``await harness.close()``.
 
     Args:
         start: wall time at the beginning.
@@ -63,6 +66,8 @@ class Harness:
         self, pipeline: Pipeline, *, start: datetime | None = None, database: str | None = None
     ) -> None:
         self._letters_read = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
         self.clock = VirtualClock() if start is None else VirtualClock(to_micros(start))
         self.store = MemoryStore(pipeline.name, clock=self.clock, database=database)
         graph = pipeline.graph()
@@ -74,16 +79,43 @@ class Harness:
             self._copy.pipeline,
             self.store,
             clock=self.clock,
-            options=Options(guard_shared=True, compare_stored=True, wrap_weak=twice),
+            options=Options(
+                guard_shared=True,
+                compare_stored=True,
+                wrap_weak=twice,
+                least_level=logging.WARNING,
+            ),
             process=FREE_OF_CHARGE,
         )
 
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
     async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise UsageError("this harness was started before: make a new Harness(pipeline)")
+        self._loop = asyncio.get_running_loop()
         await self._engine.start()
         await self._settle()
         return self
 
+    async def close(self) -> None:
+        """End the harness, as its block does.
+
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(customer))
+        harness = await Harness(pipeline)  # in a cell of a notebook; more cells can follow
+        await harness.inject(ORDERS, TEA)
+        await harness.close()
+        ```
+        """
+        await self.__aexit__(None, None, None)
+
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        if self._closed:
+            return
+        self._check_running()
+        self._closed = True
         await self._engine.stop()
         await self.store.close()
         unread = self.store.dead_letters[self._letters_read :]
@@ -93,9 +125,20 @@ class Harness:
                 "them, read harness.dead_letters at the end of the test"
             )
 
+    def _check_running(self) -> None:
+        if self._loop is None or self._closed:
+            raise UsageError(
+                "use a Harness inside its block: async with Harness(...) as harness; or between "
+                "harness = await Harness(...) and await harness.close()"
+            )
+        if self._loop is not asyncio.get_running_loop():
+            raise UsageError(
+                "this harness was started in another event loop, where its pipeline runs. Await "
+                "all its calls in one loop: that of a notebook, or one asyncio.run for all of them"
+            )
+
     async def _settle(self) -> None:
-        if not self._engine.intervals:
-            raise UsageError("use a Harness inside its block: async with Harness(...) as harness")
+        self._check_running()
         for script in self._copy.scripts.values():
             await self._engine.run(script.caught_up, until_done=False)
         await self._engine.run()
@@ -140,6 +183,7 @@ class Harness:
             await harness.sleep(seconds=60)
         ```
         """
+        self._check_running()
         until = self.clock.now() + int(seconds * 1e6)
         while self.clock.now() < until:
             due = [t for i in self._engine.intervals if (t := i.timers.next_wall()) is not None]
@@ -211,6 +255,27 @@ class Harness:
         self._check_computation(computation)
         return self.store.state(computation, encode_key(key)[0])
 
+    def states(self, computation: str) -> list[dict[str, Any]]:
+        """The stored states of all keys, in their order: each with the fields of the state, and its
+        ``key``.
+
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA)
+            assert harness.states("add_up") == [{"key": "ann", "cents": 300}]
+        ```
+
+        A `MapState` is a dict, a `ListState` a list; values are decoded JSON. `frame` makes a table
+        of them.
+
+        Raises:
+            UsageError: the pipeline has no such computation.
+        """
+        node = self._check_computation(computation)
+        found = (state for state in self.store.states() if state.computation == computation)
+        return state_rows(found, node.layout)
+
     def shared(self, computation: str, key: Key) -> Any:
         """The stored broadcast table of a key's records, decoded JSON; None: it is in its initial
         state.
@@ -257,12 +322,11 @@ class Harness:
     def _check_name(self, what: str, name: str, known: Collection[str]) -> None:
         if name in known:
             return
-        meant = get_close_matches(str(name), known, n=1)
-        raise UsageError(
-            f"pipeline {self._copy.pipeline.name!r} has no {what} {name!r}"
-            + (f"; did you mean {meant[0]!r}?" if meant else ".")
-            + f" It has: {', '.join(known) or 'none'}"
+        message = (
+            f"pipeline {self._copy.pipeline.name!r} has no {what} {name!r}; it has: "
+            f"{', '.join(known) or 'none'}"
         )
+        raise UsageError(with_suggestion(message, str(name), known))
 
     @property
     def dead_letters(self) -> list[Any]:

@@ -16,14 +16,15 @@ from millwheel.sources import Lag, Partition, Row, Rows
 from millwheel.streams import Stream
 
 V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)  # steps of several streams make one list
 
 
 @dataclass(frozen=True)
-class ScriptStep(Generic[V]):
+class ScriptStep(Generic[V_co]):
     """A step of a script: a value for a stream, or a watermark."""
 
-    stream: Stream[V]
-    value: V | None
+    stream: Stream[Any]
+    value: V_co | None
     watermark: int | None
     at: int | None = None
     """The timestamp that its source gives a value, in microseconds since the epoch."""

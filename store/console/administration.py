@@ -10,11 +10,13 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millwheel.core.model import SLOTS
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.console.views import refuse_lookalikes
 from millwheel.store.port.queries import StoredQueries, SubmittedQuery, find_query
+from millwheel.store.postgres import session
 from millwheel.store.postgres.processes import is_dead
 from millwheel.store.postgres.queries import queries_of
 from millwheel.store.postgres.removal import ATTEMPTS, Removal
@@ -30,16 +32,19 @@ SLOTS_AT_A_TIME = 1024
 def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
     """A transaction that waits for no lock longer than `LOCK_SECONDS`."""
     try:
-        connection = psycopg.connect(
+        connection = session.connect(
             make_conninfo(
                 url,
                 application_name="millwheel administration",
                 connect_timeout=CONNECT_SECONDS,
-                options=(
-                    f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
-                    f"{READ_COMMITTED}"
-                ),
-            )
+            ),
+            {
+                "search_path": "",
+                "timezone": "UTC",
+                "lock_timeout": f"{LOCK_SECONDS}s",
+                **READ_COMMITTED,
+            },
+            autocommit=False,
         )
     except psycopg.Error as error:
         raise unreached(error) from error
@@ -82,10 +87,11 @@ def pause(
         known = [name for (name,) in connection.execute(statements.get("list_injectors"))]
         missing = [name for name in injectors if name not in known]
         if missing:
-            raise UsageError(
+            message = (
                 f"pipeline {pipeline!r} has no injector {', '.join(map(repr, missing))}; it has: "
                 f"{', '.join(known) or 'none'}. Nothing was changed"
             )
+            raise UsageError(with_suggestion(message, missing[0], known))
         rows = connection.execute(
             statements.get("pause_injectors"),
             {"names": list(injectors) or None, "paused": paused},

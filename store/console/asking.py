@@ -20,6 +20,7 @@ from psycopg import sql
 
 from millwheel.core.codec import encode_key
 from millwheel.core.model import Key
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
 from millwheel.store.postgres.statements import Statements
 
@@ -104,6 +105,13 @@ class LogEntry(msgspec.Struct, frozen=True):
 FURTHER = ("watermarks", "forget_requests")
 
 
+def require_computation(pipeline: str, name: str, known: Sequence[str]) -> None:
+    """`UsageError` if a name is not among those of the computations."""
+    if name not in known:
+        message = f"pipeline {pipeline!r} has no computation {name!r}"
+        raise UsageError(with_suggestion(message, name, known))
+
+
 class Asking:
     """Requests to one pipeline, on a connection of the caller's.
 
@@ -142,7 +150,7 @@ class Asking:
             payload=_json(payload),
         )
         if not asked:
-            raise UsageError(f"pipeline {self._pipeline!r} has no computation {computation!r}")
+            require_computation(self._pipeline, computation, self._deployed())
         return batch
 
     def set_aside(self, actor: Actor, injector: str, partition: str | None, row: int) -> int:
@@ -150,7 +158,8 @@ class Asking:
         one."""
         slots = {name: slot for slot, name in self._rows("injector_partitions", injector=injector)}
         if not slots:
-            raise UsageError(f"pipeline {self._pipeline!r} has no injector {injector!r}")
+            message = f"pipeline {self._pipeline!r} has no injector {injector!r}"
+            raise UsageError(with_suggestion(message, injector, self._deployed()))
         names = list(slots) if partition is None else [partition]
         if len(names) > 1 or names[0] not in slots:
             known = ", ".join(list(slots)[:SHOWN_PARTITIONS])
@@ -233,6 +242,10 @@ class Asking:
         return len(self._rows("withdraw_requests", batch=batch))
 
     def match(self, letters: LetterFilter) -> MatchedLetters:
+        """`UsageError` if the filter names an unknown computation."""
+        if letters.computation is not None:
+            known = [name for (name,) in self._rows("known_computations")]
+            require_computation(self._pipeline, letters.computation, known)
         found = self._rows(
             "match_dead_letters",
             **letters._asdict(),
@@ -272,6 +285,9 @@ class Asking:
         table = sql.Identifier(self._pipeline, "request").as_string(None)
         ((batch,),) = self._rows("new_batch", table=table)
         return int(batch)
+
+    def _deployed(self) -> list[str]:
+        return [name for _, name in self._rows("deployed_computations")]
 
     def _rows(self, name: str, **params: Any) -> list[tuple[Any, ...]]:
         further = {each: params.pop(each) for each in FURTHER if each in params}

@@ -19,7 +19,7 @@ from psycopg.rows import namedtuple_row
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS, Key, from_micros
 from millwheel.errors import UsageError
 from millwheel.graph.labels import label_of
-from millwheel.store.console.asking import EVERY_LETTER, LetterFilter
+from millwheel.store.console.asking import EVERY_LETTER, LetterFilter, require_computation
 from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
 from millwheel.store.console.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
@@ -314,11 +314,18 @@ class DiskStatus(msgspec.Struct, frozen=True):
 
 
 class Totals(NamedTuple):
-    """Counters since the first deploy, summed over all computations."""
+    """Figures of all computations and workers together."""
 
     counters: Counter[str]
+    """Since the first deploy."""
     low_watermark: int
     """Microseconds."""
+    backlog: int
+    """Records that wait, as live workers have reported."""
+    share: float | None
+    """Least share of its input that an injector has read, 0 to 1; None: one has no end."""
+    workers: int
+    """Live workers that own intervals."""
 
 
 class DeadLetterEntry(msgspec.Struct, frozen=True):
@@ -461,7 +468,18 @@ class Inspection:
         counters: Counter[str] = Counter()
         for row in rows:
             counters.update(row.counters)
-        return Totals(counters, min((row.low_watermark for row in rows), default=MIN_TIME))
+        shares = [
+            1.0 if row.low_watermark >= MAX_TIME else row.share
+            for row in rows
+            if row.kind == "injector"
+        ]
+        return Totals(
+            counters,
+            min((row.low_watermark for row in rows), default=MIN_TIME),
+            backlog=sum(row.queued or 0 for row in rows),
+            share=None if None in shares else min(shares, default=None),
+            workers=len({row.owner for row in rows if row.is_owned}),
+        )
 
     def _version(self, pipeline: str) -> str | None:
         statement = composed(
@@ -492,18 +510,25 @@ class Inspection:
     def dead_letters(
         self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterEntry]:
-        """The newest ones, without their tracebacks."""
-        self.require_current(pipeline)
+        """The newest ones, without their tracebacks; `UsageError` if the filter names an unknown
+        computation."""
+        self._require_computation(pipeline, letters)
         rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
         return [_dead_letter(row) for row in rows]
 
     def dead_letter_kinds(
         self, pipeline: str, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterKind]:
-        """The most frequent first."""
-        self.require_current(pipeline)
+        """The most frequent first; `UsageError` as of `dead_letters`."""
+        self._require_computation(pipeline, letters)
         rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
         return [DeadLetterKind(*row) for row in rows]
+
+    def _require_computation(self, pipeline: str, letters: LetterFilter) -> None:
+        self.require_current(pipeline)
+        if letters.computation is not None:
+            known = [name for (name,) in self._rows("known_computations", pipeline)]
+            require_computation(pipeline, letters.computation, known)
 
     def dead_letter(self, pipeline: str, number: int) -> DeadLetterEntry:
         """A letter with its traceback; `UsageError` if there is none with this number."""

@@ -11,9 +11,11 @@ import threading
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import SchemaBehind, StoreError
 from millwheel.store.address import StoreAddress
+from millwheel.store.postgres import session
 from millwheel.store.postgres.statements import READ_COMMITTED, composed, text_of
 from millwheel.store.postgres.translation import unreached
 
@@ -45,7 +47,7 @@ def schema_version(url: str, schema: str) -> str | None:
     """The revision of the schema; None if there is none."""
     table = sql.Identifier(schema, "alembic_version")
     try:
-        with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+        with session.connect(make_conninfo(url, connect_timeout=5)) as connection:
             row = connection.execute(
                 text_of("find_table"), {"table": table.as_string(None)}
             ).fetchone()
@@ -74,8 +76,8 @@ def migrate(url: str, schema: str) -> None:
 
     engine = create_engine(
         "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(
-            url, options=f"-c search_path= -c timezone=UTC {READ_COMMITTED}"
+        creator=lambda: session.connect(
+            url, {"search_path": "", "timezone": "UTC", **READ_COMMITTED}, autocommit=False
         ),
         poolclass=pool.NullPool,
     )

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import UsageError
 from millwheel.store.console.snapshot import CONNECT_SECONDS, translated
-from millwheel.store.postgres import arrays
+from millwheel.store.postgres import arrays, session
 from millwheel.store.postgres.statements import READ_COMMITTED, Statements
 from millwheel.store.postgres.translation import unreached
 from millwheel.store.rules.code import Code, Generation, with_present_names
@@ -65,12 +66,13 @@ class CurrentVersion(NamedTuple):
 @contextlib.contextmanager
 def old_states(url: str, pipeline: str) -> Iterator[OldStates]:
     try:
-        connection = psycopg.connect(
-            url,
-            autocommit=True,
-            application_name="millwheel migration of states",
-            connect_timeout=CONNECT_SECONDS,
-            options=f"-c search_path= -c timezone=UTC {READ_COMMITTED}",
+        connection = session.connect(
+            make_conninfo(
+                url,
+                application_name="millwheel migration of states",
+                connect_timeout=CONNECT_SECONDS,
+            ),
+            {"search_path": "", "timezone": "UTC", **READ_COMMITTED},
         )
     except psycopg.Error as error:
         raise unreached(error) from error

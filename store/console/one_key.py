@@ -11,6 +11,7 @@ from psycopg import errors
 
 from millwheel.core.codec import encode_key
 from millwheel.core.model import Key
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
 from millwheel.store.console.snapshot import iso_text
 from millwheel.store.postgres.statements import Statements
@@ -92,8 +93,10 @@ def look_at_key(
         timers = rows("key_timers", micros_to_time="micros_to_time")
         pending = rows("key_pending", pending_of="pending_of")
     except errors.RaiseException as error:
-        found = error.diag
-        raise UsageError(f"{found.message_primary}. {found.message_hint or ''}".strip()) from error
+        found, hint = error.diag, error.diag.message_hint or ""
+        known = hint.removeprefix("It has ").split(", ")
+        message = f"{found.message_primary}. {hint}".rstrip(". ")
+        raise UsageError(with_suggestion(message, computation, known)) from error
     owned = rows("key_interval_of")
     interval, owner, is_alive = owned[0] if owned else (0, None, False)
     plain = next(((value, version) for entry, value, version, _ in state if not entry), None)

@@ -107,7 +107,8 @@ def present(address: StoreAddress, *, create: bool = False) -> Iterator[Presence
         create: make a store in a directory without one.
 
     Raises:
-        UsageError: the directory holds no store, or Postgres is behind a connection pooler.
+        UsageError: the directory holds no store, or Postgres is behind a connection pooler that
+            shares sessions.
         StoreUnavailable, EmbeddedServerError: the store cannot be reached or started.
     """
     presence = Presence(address, create=create)

@@ -13,6 +13,7 @@ from psycopg import errors
 from psycopg.adapt import Buffer, Loader
 from psycopg.types.string import TextLoader
 
+from millwheel.core.suggestion import did_you_mean
 from millwheel.errors import MillwheelError, UsageError
 from millwheel.store.console.snapshot import (
     begin_snapshot,
@@ -38,6 +39,9 @@ REACHES_OTHERS = re.compile(
 locks, counters of the server; functions that run a text as a statement; and the beginning of a name
 in escapes, which would hide all of these. Each is refused wherever it stands, in a text or a
 comment too. It guards against accidents; against people there are roles."""
+
+UNKNOWN_NAME = re.compile(r'relation "([^"]+)"|function ([^()]+)\(')
+"""The name in the error of Postgres for a relation or function that does not exist."""
 
 OF_THE_SERVER = ("08", "53", "57", "58")
 """SQLSTATE classes that concern the connection or the server, not the statement."""
@@ -90,7 +94,7 @@ def select(
                 f"the statement was stopped after {seconds:g} s; give it longer with --timeout"
             ) from error
         except psycopg.Error as error:
-            raise _refusal(error, known if several else []) from error
+            raise _refusal(connection, error, known if several else []) from error
 
 
 def _refuse_to_run_as_superuser(connection: psycopg.Connection[Any]) -> None:
@@ -142,17 +146,44 @@ def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
     return [(described.fname(i) or b"").decode() for i in range(described.nfields)]
 
 
-def _refusal(error: psycopg.Error, pipelines: list[str]) -> MillwheelError:
+def _refusal(
+    connection: psycopg.Connection[Any], error: psycopg.Error, pipelines: list[str]
+) -> MillwheelError:
     state = error.sqlstate or ""
     if not state or state[:2] in OF_THE_SERVER:
         return translate(error)
     hint = ""
-    if pipelines and state in (UNDEFINED_TABLE, UNDEFINED_FUNCTION):
-        hint = (
-            f"\nThe store has several pipelines: {', '.join(pipelines)}. Choose one with "
+    if state in (UNDEFINED_TABLE, UNDEFINED_FUNCTION):
+        hint = _other_name(connection, error.diag.message_primary or "", pipelines)
+    return UsageError(f"Postgres refused the statement: {str(error).strip()}{hint}")
+
+
+def _other_name(connection: psycopg.Connection[Any], message: str, pipelines: Sequence[str]) -> str:
+    """A line about the relation or function that was probably meant by the unknown one of a
+    message. Postgres itself suggests columns only.
+
+    Args:
+        pipelines: those of the store, if names without a schema are of none of them.
+    """
+    found = UNKNOWN_NAME.search(message)
+    name = "" if found is None else found[1] or found[2]
+    known = _readable_names(connection)
+    advice = did_you_mean(name, known)
+    if pipelines and (not advice or any(f"{each}.{name}" in known for each in pipelines)):
+        advice = (
+            f"The store has several pipelines: {', '.join(pipelines)}. Choose one with "
             f"--pipeline, or write the names with it, as in {pipelines[0]}.states"
         )
-    return UsageError(f"Postgres refused the statement: {str(error).strip()}{hint}")
+    return f"\n{advice}" if advice else ""
+
+
+def _readable_names(connection: psycopg.Connection[Any]) -> set[str]:
+    try:
+        connection.execute("ROLLBACK")
+        rows = connection.execute(text_of("readable_names")).fetchall()
+    except psycopg.Error:  # the connection is gone as well: the first error says more
+        return set()
+    return {name for row in rows for name in row if name is not None}
 
 
 class _IsoLoader(Loader):

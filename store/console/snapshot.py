@@ -28,9 +28,11 @@ from psycopg.adapt import Buffer
 from psycopg.conninfo import make_conninfo
 from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.presence import present
+from millwheel.store.postgres import session
 from millwheel.store.postgres.blockers import lock_holders
 from millwheel.store.postgres.statements import BUCKETED, Statements, composed, text_of
 from millwheel.store.postgres.translation import translate, unreached
@@ -83,19 +85,21 @@ def reading(
     `seconds`."""
     path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
     try:
-        connection = psycopg.connect(
+        connection = session.connect(
             make_conninfo(
                 url,
                 application_name="millwheel look",
                 connect_timeout=CONNECT_SECONDS,
                 client_encoding="utf8",
-                options=(
-                    f"-c search_path={path} -c timezone=UTC -c datestyle=ISO -c "
-                    f"statement_timeout={int(seconds * 1000)} -c lock_timeout={LOCK_SECONDS}s -c "
-                    "jit=off"
-                ),
             ),
-            autocommit=True,
+            {
+                "search_path": path,
+                "timezone": "UTC",
+                "datestyle": "ISO",
+                "statement_timeout": f"{int(seconds * 1000)}ms",
+                "lock_timeout": f"{LOCK_SECONDS}s",
+                "jit": "off",
+            },
         )
     except psycopg.Error as error:
         raise unreached(error) from error
@@ -158,10 +162,11 @@ def choose(pipelines: Sequence[str], wanted: str | None) -> str:
     """The wanted pipeline, or the only one; otherwise `UsageError`."""
     if wanted is not None:
         if wanted not in pipelines:
-            raise UsageError(
+            message = (
                 f"the store has no pipeline {wanted!r} that this login has a role of; it may read: "
                 f"{', '.join(pipelines) or 'none'}"
             )
+            raise UsageError(with_suggestion(message, wanted, pipelines))
         return wanted
     if not pipelines:
         raise UsageError("the store has no pipeline yet that this login has a role of")

@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
 
 
@@ -37,8 +38,9 @@ def find_query(stored: StoredQueries, name: str) -> SubmittedQuery:
     for query in stored.queries:
         if query.name == name:
             return query
-    names = ", ".join(query.name for query in stored.queries) or "none"
-    raise UsageError(f"no query {name!r} was submitted; there are: {names}")
+    names = [query.name for query in stored.queries]
+    message = f"no query {name!r} was submitted; there are: {', '.join(names) or 'none'}"
+    raise UsageError(with_suggestion(message, name, names))
 
 
 class QueryChange(msgspec.Struct, frozen=True):

@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 
+from millwheel.errors import PooledStore
+from millwheel.store.postgres import session
+from millwheel.store.postgres.session import OwnSession
 from millwheel.store.postgres.statements import text_of
 
 CONNECT_SECONDS = 3
-OPTIONS = "-c statement_timeout=3000"
+SETTINGS = {"statement_timeout": "3s"}
 
 
 def session_text(row: tuple[Any, ...]) -> str:
@@ -37,17 +39,17 @@ def session_text(row: tuple[Any, ...]) -> str:
 async def blockers_of(url: str, pids: Iterable[int]) -> list[str]:
     """The sessions that others wait for, on a connection of its own: those of the worker may all
     wait."""
-    conninfo = make_conninfo(url, connect_timeout=CONNECT_SECONDS, options=OPTIONS)
-    async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
+    conninfo = make_conninfo(url, connect_timeout=CONNECT_SECONDS)
+    async with await OwnSession.connect(conninfo, settings=SETTINGS) as connection:
         cursor = await connection.execute(text_of("blockers"), {"pids": list(pids)})
         return [session_text(row) for row in await cursor.fetchall()]
 
 
 def lock_holders(conninfo: str) -> list[str]:
     """The sessions that hold the locks, if the server says so."""
-    conninfo = make_conninfo(conninfo, connect_timeout=CONNECT_SECONDS, options=OPTIONS)
+    conninfo = make_conninfo(conninfo, connect_timeout=CONNECT_SECONDS)
     try:
-        with psycopg.connect(conninfo, autocommit=True) as connection:
+        with session.connect(conninfo, SETTINGS) as connection:
             return [session_text(row) for row in connection.execute(text_of("lock_holders"))]
-    except psycopg.Error:
+    except (psycopg.Error, PooledStore):
         return []

@@ -46,6 +46,16 @@ POOL_BACKENDS = 16
 """The newest server processes of the pool are stored with the worker; a few of them serve a
 connection that the pool has replaced."""
 
+SETTINGS = {
+    "search_path": "",
+    "statement_timeout": "300s",
+    "idle_in_transaction_session_timeout": "60s",
+    "timezone": "UTC",
+    "jit": "off",
+    **READ_COMMITTED,
+}
+"""Settings of the sessions of pool and lifeline."""
+
 LIVELINESS = {
     "keepalives_idle": "5",
     "keepalives_interval": "5",
@@ -100,9 +110,9 @@ class Connections:
         self.worker = ""
         """Empty before the worker has registered."""
         self.lanes: list[LaneConnection] = []
-        """Open lanes, and broken ones whose server process is not known to have ended."""
+        """Open lanes, and broken ones with a server process that may not have ended."""
         self._pooled: PooledStore | None = None
-        """The last attempt to connect met a connection pooler."""
+        """The last attempt to connect met a connection pooler that shares sessions."""
         self._incarnations = Incarnations()
         self._warnings = Warnings()
         self._incarnation_of: WeakKeyDictionary[AsyncConnection[Any], str] = WeakKeyDictionary()
@@ -112,14 +122,7 @@ class Connections:
         self._pool_backends: deque[tuple[AsyncConnection[Any], tuple[int, str]]] = deque(
             maxlen=POOL_BACKENDS
         )
-        options = {
-            "outcome": self._connected,
-            "options": (
-                "-c search_path= -c statement_timeout=300000 -c "
-                "idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off "
-                f"{READ_COMMITTED}"
-            ),
-        }
+        options = {"outcome": self._connected, "settings": SETTINGS}
         self.pool = AsyncConnectionPool(
             self.url,
             min_size=1,
@@ -149,7 +152,7 @@ class Connections:
 
     async def open(self) -> None:
         """`StoreUnavailable` if the server does not answer, `PooledStore` if a connection pooler
-        does."""
+        does that shares sessions."""
         try:
             async with await OwnSession.connect(self.url) as connection:
                 await self._begin(connection)
@@ -170,7 +173,7 @@ class Connections:
     @asynccontextmanager
     async def connection(
         self, pool: AsyncConnectionPool[OwnSession] | None = None
-    ) -> AsyncIterator[AsyncConnection[Any]]:
+    ) -> AsyncIterator[OwnSession]:
         """A connection of a pool; errors of Postgres are raised as the engine's."""
         try:
             async with self.checked(pool) as connection:
@@ -190,7 +193,7 @@ class Connections:
     @asynccontextmanager
     async def checked(
         self, pool: AsyncConnectionPool[OwnSession] | None = None
-    ) -> AsyncIterator[AsyncConnection[Any]]:
+    ) -> AsyncIterator[OwnSession]:
         """Like `connection`, but errors stay psycopg's. `StoreWentBack` if the server is another
         incarnation by now."""
         self._incarnations.check(self._incarnations.known)
@@ -244,12 +247,12 @@ class Connections:
     def _connected(self, pooled: PooledStore | None) -> None:
         self._pooled = pooled
 
-    async def _begin(self, connection: AsyncConnection[Any]) -> ServerSession:
+    async def _begin(self, connection: OwnSession) -> ServerSession:
         session = await begin_session(connection, self.statements)
         self._incarnations.meet(session.incarnation)
         return session
 
-    async def begin_lane(self, connection: AsyncConnection[Any]) -> ServerSession:
+    async def begin_lane(self, connection: OwnSession) -> ServerSession:
         """Prepare a lane's connection. Only lanes warn of weak durability: no other connection
         commits what a crash could lose."""
         session = await self._begin(connection)
@@ -257,14 +260,20 @@ class Connections:
         self._incarnations.check(session.incarnation)
         return session
 
-    async def _begin_pooled(self, connection: AsyncConnection[Any]) -> None:
-        """Note the incarnation that a connection leads to; `checked` refuses another one."""
+    async def _begin_pooled(self, connection: OwnSession) -> None:
+        """Note the incarnation that a connection leads to; `checked` refuses another one.
+
+        Behind a pooler nothing is prepared here: if that changes its mode, another client's session
+        may know another statement by the same name.
+        """
+        if connection.proven.is_pooled:
+            connection.prepare_threshold = None
         async with closed_on_failure(connection):
             session = await self._begin(connection)
         self._incarnation_of[connection] = session.incarnation
         self._backend_of[connection] = session.backend
 
-    async def _begin_pool(self, connection: AsyncConnection[Any]) -> None:
+    async def _begin_pool(self, connection: OwnSession) -> None:
         """Store the server process of a connection at once: a fold locks its interval, so a
         successor must be able to end it even if the worker hangs before the next heartbeat. (It
         cannot commit after a claim.)"""

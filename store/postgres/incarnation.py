@@ -12,13 +12,13 @@ A crash of the server ends its connections, so one look, at the start of each, i
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 import structlog
-from psycopg import AsyncConnection
 
 from millwheel.errors import StoreUnavailable, StoreWentBack
+from millwheel.store.postgres.session import OwnSession
 from millwheel.store.postgres.statements import Statements
 
 TOO_WEAK = frozenset(("off", "local", "remote_write"))
@@ -36,7 +36,7 @@ log = structlog.get_logger("millwheel.store")
 
 class ServerSession(NamedTuple):
     backend: tuple[int, str]
-    """Process id and start of the server process."""
+    """Process id and start of the server process; behind a pooler also the session's lock."""
     incarnation: str
     synchronous_commit: str
     fsync: str
@@ -118,10 +118,12 @@ class Warnings:
             log.warning(event, **details)
 
 
-async def begin_session(connection: AsyncConnection[Any], statements: Statements) -> ServerSession:
+async def begin_session(connection: OwnSession, statements: Statements) -> ServerSession:
     """Set the session's durability, and read which incarnation of the server it leads to.
 
-    `psycopg.Error` if the server does not answer, or takes no writes (a standby).
+    Raises:
+        psycopg.Error: the server does not answer, or takes no writes (a standby).
+        PooledStore: a connection pooler has given the session to another client.
     """
     with contextlib.suppress(*REFUSALS):  # the next statement reads the actual setting
         await connection.execute(statements.get("raise_durability"))
@@ -133,6 +135,8 @@ async def begin_session(connection: AsyncConnection[Any], statements: Statements
         row = await cursor.fetchone()
         assert row is not None, "a session sees itself"
         pid, started, incarnation, *durability = row
+        await connection.require_own(pid)
         if incarnation is not None:
-            return ServerSession((pid, started), incarnation, *durability)
+            backend = pid, connection.proven.named(started)
+            return ServerSession(backend, incarnation, *durability)
         await connection.execute(statements.get("begin_incarnation"))

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import psycopg
 from psycopg import AsyncConnection, sql
-from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
 from millwheel.errors import (
@@ -35,12 +34,18 @@ from millwheel.store.port.requests import SettledRequest
 from millwheel.store.postgres import rows
 from millwheel.store.postgres.buckets import bucket_table, refuse_dropped
 from millwheel.store.postgres.incarnation import ServerSession
-from millwheel.store.postgres.session import OwnSession, closed_on_failure
+from millwheel.store.postgres.session import OwnSession, closed_on_failure, shared_session
 from millwheel.store.postgres.statements import FENCE, READ_COMMITTED, Part, Statements
 from millwheel.store.postgres.table_rows import coalesced, refuse_rounding, write_rows
 from millwheel.store.postgres.translation import UNDEFINED_TABLE, translate, unreached
 
 Parts = list[tuple[Part, dict[str, Any]]]
+
+BY_ANOTHER = "stamp"
+"""The column that the fence leaves NULL in another server process than the lane's."""
+
+OF_OTHERS = ("26000", "42P05")
+"""A prepared statement is not known, or known already: the session is that of another client."""
 
 
 class PostgresLane:
@@ -52,20 +57,19 @@ class PostgresLane:
         schema: str,
         statements: Statements,
         streams: Mapping[str, tuple[int, int]],
-        begin: Callable[[AsyncConnection[Any]], Awaitable[ServerSession]],
+        begin: Callable[[OwnSession], Awaitable[ServerSession]],
         ended: Callable[[PostgresLane], Awaitable[None]],
     ) -> None:
-        search_path = (
-            sql.SQL(", ").join([sql.Identifier(schema), sql.Identifier("public")]).as_string(None)
-        )
-        self._url = make_conninfo(
-            url,
-            options=(
-                f"-c search_path={search_path.replace(' ', '')} -c statement_timeout=120000 -c "
-                "idle_in_transaction_session_timeout=30000 -c timezone=UTC -c jit=off "
-                f"{READ_COMMITTED}"
-            ),
-        )
+        search_path = sql.SQL(",").join([sql.Identifier(schema), sql.Identifier("public")])
+        self._url = url
+        self._settings = {
+            "search_path": search_path.as_string(None),
+            "statement_timeout": "120s",
+            "idle_in_transaction_session_timeout": "30s",
+            "timezone": "UTC",
+            "jit": "off",
+            **READ_COMMITTED,
+        }
         self._statements = statements
         self._streams = streams
         self._begin = begin
@@ -87,10 +91,11 @@ class PostgresLane:
         Raises:
             StoreUnavailable: the server does not answer, or takes no writes.
             StoreWentBack: the server is another incarnation than the worker's.
-            PooledStore: a connection pooler answers in its place.
+            PooledStore: a connection pooler answers that shares sessions.
         """
+        self._prepared = None  # its statement names the former server process
         try:
-            connection = await OwnSession.connect(self._url)
+            connection = await OwnSession.connect(self._url, settings=self._settings)
             async with closed_on_failure(connection):
                 self.backend = (await self._begin(connection)).backend
         except psycopg.Error as error:
@@ -182,6 +187,7 @@ class PostgresLane:
         """
         parts: Parts = []
         bucket, stamp, streams = commit.bucket, commit.stamp, self._streams
+        backend = None if self.backend is None else self.backend[0]
 
         def add(statement: str, table: str, params: dict[str, Any]) -> None:
             parts.append(((statement, (("table", table),)), params))
@@ -192,7 +198,8 @@ class PostgresLane:
                 ("current", bucket_table("commit_record", bucket)),
                 ("previous", bucket_table("commit_record", previous)),
             )
-            parts.append(((FENCE, tables), _as_json(rows.link_rows(group, stamp))))
+            links = _as_json(rows.link_rows(group, stamp))
+            parts.append(((FENCE, tables), {**links, "backend": backend}))
         if commit.timers:
             table = bucket_table("timer_change", bucket)
             if len(commit.timers) >= rows.ARRAY_ROWS:
@@ -328,6 +335,10 @@ def _as_json(found: list[rows.Row]) -> dict[str, Any]:
 
 def _engine_error(error: psycopg.Error) -> MillwheelError:
     table = error.diag.table_name or ""
+    if error.sqlstate in OF_OTHERS or (
+        table.startswith("commit_record") and error.diag.column_name == BY_ANOTHER
+    ):
+        return shared_session()
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
         return Fenced("the commit was refused: another owner has claimed the interval")
     if table.startswith(("seen_record", "seen_run")) and error.sqlstate in ("23502", "23505"):

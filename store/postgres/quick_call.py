@@ -12,16 +12,15 @@ each time, all in Python: 100 to 170 µs of CPU, where the server needs 40. A ca
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
-from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
-NAME = b"millwheel_call"
+from millwheel.store.postgres.session import OwnSession
 
 _ANSWERS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
@@ -32,10 +31,13 @@ class QuickCall:
     Each call is a transaction of its own.
     """
 
-    def __init__(self, connection: AsyncConnection[Any]) -> None:
+    def __init__(self, connection: OwnSession) -> None:
         self.connection = connection
         self.is_over = False
         """The connection is lost, or its state is not known any more."""
+        self._name = b"millwheel_call_" + secrets.token_hex(8).encode()
+        """Name of the prepared statement, drawn for this session: if a connection pooler begins to
+        share sessions, that is an error, and never the call of another client."""
         self._libpq = connection.pgconn
         self._socket = self._libpq.socket
         self._loop = asyncio.get_running_loop()
@@ -54,7 +56,7 @@ class QuickCall:
         `types` are OIDs.
         """
         answer = self._begin()
-        self._libpq.send_prepare(NAME, statement, types)
+        self._libpq.send_prepare(self._name, statement, types)
         await self._settled(answer)
 
     async def call(
@@ -65,7 +67,7 @@ class QuickCall:
         No caller waits: the call must be idle.
         """
         answer = self._begin()
-        self._libpq.send_query_prepared(NAME, parameters, formats)
+        self._libpq.send_query_prepared(self._name, parameters, formats)
         result = await self._settled(answer)
         return result.get_value(0, 0)
 

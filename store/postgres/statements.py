@@ -39,7 +39,7 @@ Part = tuple[str, tuple[tuple[str, str], ...]]
 """Name, and tables that fill further placeholders."""
 
 
-READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
+READ_COMMITTED = {"default_transaction_isolation": "read committed"}
 """A session that has waited for a lock must see the result, whatever the database's default
 isolation is."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.store.postgres import session
@@ -17,7 +16,7 @@ from millwheel.store.postgres.connections import Connections
 from millwheel.store.postgres.translation import translate
 from millwheel.store.postgres.workers import ENDED, heartbeat_of
 
-OPTIONS = "-c search_path= -c statement_timeout=5000 -c timezone=UTC"
+SETTINGS = {"search_path": "", "statement_timeout": "5s", "timezone": "UTC"}
 
 
 class ThreadHeartbeat:
@@ -63,8 +62,7 @@ class ThreadHeartbeat:
     def _run(self, name: str, params: dict[str, Any]) -> Any:
         try:
             if self._connection is None:
-                url = make_conninfo(self._connections.url, options=OPTIONS)
-                self._connection = session.connect(url)
+                self._connection = session.connect(self._connections.url, SETTINGS)
             cursor = self._connection.execute(self._connections.statements.get(name), params)
             return cursor.fetchone() if cursor.description else None
         except psycopg.Error as error:

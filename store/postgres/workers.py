@@ -75,9 +75,10 @@ class PostgresWorkers(Subject):
                 connections.statements.get("heartbeat"), params, prepare=True
             )
             row = await cursor.fetchone()
+            if row is None:
+                raise Fenced(ENDED)
+            await connection.require_own(row[1])
             await connection.execute(connections.statements.get("cut_leases"), prepare=True)
-        if row is None:
-            raise Fenced(ENDED)
         return HeartbeatReply(row[0])
 
     async def blockers(self) -> list[str]:

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import DeployRefused, UsageError
 from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import DescribedGraph, Plan
@@ -383,10 +384,11 @@ def without(pipeline: str, code: Code, names: Iterable[str], *, are_replaced: bo
     nodes = code.nodes
     unknown = sorted(gone - nodes.keys())
     if unknown:
-        raise UsageError(
+        message = (
             f"pipeline {pipeline!r} has no {', '.join(map(repr, unknown))}; it has "
             f"{', '.join(sorted(nodes))}"
         )
+        raise UsageError(with_suggestion(message, unknown[0], nodes))
     left = {name: node for name, node in nodes.items() if name not in gone}
     if not left:
         raise UsageError(

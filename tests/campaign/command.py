@@ -8,7 +8,7 @@ stood.
     python -m tests.campaign --only kills,failover    # runs whose names begin so
     python -m tests.campaign --only nexmark --seeds 1-10
     python -m tests.campaign --again                  # what did not hold is repeated
-    python -m tests.campaign --report docs/campaign.md  # from the lines there; runs nothing
+    python -m tests.campaign --report docs/why/campaign.md  # from the lines there; runs nothing
 
 Each finished run is a line in ``DIRECTORY/runs.jsonl``, and what failed has a directory beside it.
 Ctrl-C or SIGTERM ends it and all that it started. Exit code 0: the targets are reached (with

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 from millwheel.cli.command import COMMON
 from millwheel.cli.main import COMMANDS, app
+from millwheel.cli.main import EXAMPLES as OVERVIEW
+from tests.support.parsed_commands import CLI, check, commands
 
-CLI: Any = typer.main.get_command(app)
-MOST_OPTIONS = 166
+MOST_OPTIONS = 174
 """Four of them for changes of a pipeline: `worker --only-keys`, `migrate --states`, `--rate` and
-`--allow-drop`. Seven for submitted queries: `--name`, `--json`, and twice or three times the
-`--yes` and `--reason` of other commands."""
-
-
-def commands(found: Any = CLI, path: str = "millwheel") -> Iterator[tuple[str, Any]]:
-    """All commands and groups, by their words."""
-    yield path, found
-    for name, command in getattr(found, "commands", {}).items():
-        yield from commands(command, f"{path} {name}")
+`--allow-drop`. One for a picture: `graph --svg`, one for projects: `new --template`. Four for
+`dev`: `--yes`, `--http`, `--ingest` and `--ingest-tokens` of other commands. Two for
+terminals and scripts: `sql --expanded` and `--json`. Seven for submitted queries: `--name`,
+`--json`, and twice or three times the `--yes` and `--reason` of other commands."""
 
 
 def options(command: Any) -> list[str]:
@@ -34,6 +29,22 @@ def options(command: Any) -> list[str]:
 def test_the_overview_begins_as_the_help_of_a_command(name: str) -> None:
     first, _, _ = CLI.commands[name].help.replace("\n", " ").partition(". ")
     assert f"{first.rstrip('.')}." == COMMANDS[name][1]
+
+
+EXAMPLES = [(path, line) for path, one in commands() if not hasattr(one, "commands")
+            for line in (one.epilog or "").splitlines()]  # fmt: skip
+
+
+def test_each_command_has_one_to_three_examples() -> None:
+    number = Counter(path for path, _ in EXAMPLES)
+    leaves = [path for path, one in commands() if not hasattr(one, "commands")]
+    assert {path: number[path] for path in leaves if not 1 <= number[path] <= 3} == {}
+
+
+@pytest.mark.parametrize(("path", "line"), [*EXAMPLES, *(("millwheel", e) for e in OVERVIEW)])
+def test_an_example_is_a_command_that_there_is(path: str, line: str) -> None:
+    assert f"{path} " in f"{line.replace(')', '')} ", "it shows another command"
+    check(line)
 
 
 def test_there_are_not_too_many_options() -> None:

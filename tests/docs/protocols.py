@@ -1,5 +1,5 @@
 """Draws the engine's protocols from their tables: ``python -m tests.docs.protocols`` writes
-docs/protocols.md."""
+docs/why/protocols.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millwheel.runtime.lane import committer, runner
 from millwheel.runtime.modes import batches
 from millwheel.runtime.network import handshake
 
-PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
+PAGE = Path(__file__).parents[2] / "docs" / "why" / "protocols.md"
 
 HEAD = """# Protocols
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from millwheel.store.port.change import Kind
 from millwheel.store.rules.changes.kinds import KINDS
 
-PAGE = Path(__file__).parents[2] / "docs" / "changing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "changes.md"
 
 
 class Gaps(dict[str, str]):
@@ -25,7 +25,7 @@ def row(kind: Kind) -> str:
 
 def table(part: str) -> str:
     """The lines that the page should have."""
-    lines = [f"### {part}", "", "| change | verdict | |", "|---|---|---|", *map(row, KINDS[part])]
+    lines = [f"## {part}", "", "| change | verdict | |", "|---|---|---|", *map(row, KINDS[part])]
     return "\n".join(lines) + "\n"
 
 

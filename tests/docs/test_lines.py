@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 100
-FOLDERS = (".github", "bench", "docs", "examples", "store", "tests")
+FOLDERS = (".github", "bench", "docs", "examples", "millwheel/templates", "store", "tests")
 PAGES = [
     *ROOT.glob("*.md"),
     *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md") if "out" not in page.parts),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from millwheel.graph.conflicts import CONFLICTS, WORDS
 
-PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
 
 
 def code(option: str) -> str:

@@ -48,6 +48,8 @@ def places() -> Mapping[str, Callable[[], Count]]:
     found["messages"] = partial(count, python_files(MILLWHEEL), messages)
     found["docs"] = partial(count, others, paragraphs)
     found["docs/decisions"] = partial(count, decisions, paragraphs)
+    templates = (MILLWHEEL / "templates").rglob("*.md")
+    found["pages of templates"] = partial(count, [*templates], paragraphs)
     for page in (*ROOT.glob("*.md"), ROOT / "bench" / "README.md"):
         found[page.relative_to(ROOT).as_posix()] = partial(count, [page], paragraphs)
     return found

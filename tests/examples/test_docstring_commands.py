@@ -22,6 +22,7 @@ ENDLESS = {"fraud.py"}
 
 ELSEWHERE = {
     "kafka_broker.py": "tests/kafka/conftest.py starts the broker; the commands have placeholders",
+    "kill9.py": "tests/examples/test_kill9.py runs it with fewer payments",
     "shop.py": "tests/kafka/test_shop.py runs it with a broker",
     "flights/trips.py": "a statement for the tables, which tests/spark/test_views.py runs",
 }

@@ -30,6 +30,7 @@ from millwheel.store.embedded import lifecycle
 from millwheel.store.postgres import connections
 from millwheel.store.postgres.incarnation import ServerSession, begin_session
 from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.session import OwnSession
 from millwheel.store.postgres.statements import Statements
 from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.reader import wait_for
@@ -457,7 +458,7 @@ async def test_a_connection_that_cannot_begin_is_closed(
     """The pool, which has made it, only drops it."""
     dropped: list[AsyncConnection[Any]] = []
 
-    async def fail(connection: AsyncConnection[Any], statements: Statements) -> ServerSession:
+    async def fail(connection: OwnSession, statements: Statements) -> ServerSession:
         if len(dropped) < 2:
             dropped.append(connection)
             raise psycopg.OperationalError("it ended just now")

@@ -47,7 +47,7 @@ NEEDED = (
     Right(TRANSACTIONAL_ID, "millwheel.", WRITE),
     Right(TRANSACTIONAL_ID, "millwheel.", DESCRIBE),
 )
-"""The rights that docs/sinks.md names."""
+"""The rights that docs/howto/connect/kafka-out.md names."""
 
 
 class Rights:

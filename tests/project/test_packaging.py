@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -21,8 +19,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from millwheel.core.distribution import DISTRIBUTION
+from tests.support.packages import install_alone, run_installed, write_zeitgeist
+from tests.support.product import ROOT, TEMPLATES
 
-ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("store", "timers", "computations", "migrations")
 PAGES = ("", ".md", ".py", ".sh", ".yaml", ".service")
 DATA = (".py", ".sql", ".typed", ".mako", ".json")
@@ -35,34 +34,14 @@ def packaged() -> set[str]:
         path.relative_to(ROOT).as_posix()
         for top in ("millwheel", *LINKED)
         for path in (ROOT / top).rglob("*")
-        if path.suffix in DATA
+        if path.suffix in DATA or is_in_template(path)
     }
     return {name if name.startswith("millwheel/") else f"millwheel/{name}" for name in names}
 
 
-def build(kind: str, source: Path, target: Path) -> Path:
-    """Build as ``pip wheel`` and ``python -m build`` do, without their network."""
-    script = f"import setuptools.build_meta as backend; backend.build_{kind}({str(target)!r})"
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=source, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    (path,) = target.glob("*.whl" if kind == "wheel" else "*.tar.gz")
-    return path
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy: a build leaves files behind, and must not find those of an earlier one."""
-    copy = tmp_path_factory.mktemp("source") / "millwheel"
-    left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "out")
-    shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)
-    return copy
-
-
-@pytest.fixture(scope="module")
-def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    return zipfile.ZipFile(build("wheel", source, tmp_path_factory.mktemp("wheel")))
+def is_in_template(path: Path) -> bool:
+    """Whether `millwheel new` copies the file."""
+    return path.is_relative_to(TEMPLATES) and path.is_file() and "__pycache__" not in path.parts
 
 
 def test_the_wheel_has_every_file_and_no_others(wheel: zipfile.ZipFile) -> None:
@@ -110,7 +89,7 @@ def test_a_command_refuses_to_run_beside_the_other_project(
 ) -> None:
     wheel.extractall(tmp_path)
     write_zeitgeist(tmp_path)
-    assert "zeitgeist" in run(tmp_path, tmp_path, "graph", "zeitgeist:pipeline")
+    assert "zeitgeist" in run_installed(tmp_path, tmp_path, "graph", "zeitgeist:pipeline")
     strangers = tmp_path / "millwheel-0.1.2.dist-info"
     strangers.mkdir()
     (strangers / "RECORD").write_text(
@@ -123,11 +102,6 @@ def test_a_command_refuses_to_run_beside_the_other_project(
     )  # fmt: skip
     assert result.returncode == 2, result.stderr
     assert f"pip uninstall millwheel {DISTRIBUTION}; pip install {DISTRIBUTION}" in result.stderr
-
-
-@pytest.fixture(scope="module")
-def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("sdist", source, tmp_path_factory.mktemp("sdist"))
 
 
 def test_the_sdist_is_whole_and_has_no_tests(sdist: Path) -> None:
@@ -158,19 +132,6 @@ def linked_from_the_readme() -> set[str]:
     return {link.partition("#")[0] for link in links if "://" not in link}
 
 
-def installed(kind: str, source: Path, wheel: Path, sdist: Path, target: Path) -> Path:
-    """Where ``pip install`` of the wheel, the sdist or the folder puts the package."""
-    what = {"wheel": wheel, "sdist": sdist, "folder": source}[kind]
-    pip = "uv pip" if find_spec("uv") else "pip"
-    command = [sys.executable, "-m", *pip.split(), "install", "--quiet", "--no-deps"]
-    command += ["--no-build-isolation", "--target", str(target), str(what)]
-    if find_spec("uv"):
-        command += ["--python", sys.executable, "--offline", "--no-cache"]
-    result = subprocess.run(command, cwd=target.parent, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return target
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of an installed package but those that an import leaves."""
     return {
@@ -185,44 +146,23 @@ def contents(folder: Path) -> dict[str, bytes]:
     ["wheel", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("sdist", "folder"))],
 )
 def test_each_way_of_installing_gives_the_same_files_and_they_work(
-    kind: str, source: Path, wheel: zipfile.ZipFile, sdist: Path, tmp_path: Path
+    kind: str, source: Path, wheel: zipfile.ZipFile, wheel_file: Path, sdist: Path, tmp_path: Path
 ) -> None:
     """From its own files alone: neither the checkout nor the editable install may answer."""
-    assert wheel.filename is not None
-    target = installed(kind, source, Path(wheel.filename), sdist, tmp_path / "target")
+    what = {"wheel": wheel_file, "sdist": sdist, "folder": source}[kind]
+    target = install_alone(what, tmp_path / "target")
     assert contents(target) == {
         name: wheel.read(name) for name in wheel.namelist() if ".dist-info/" not in name
     }
     directory = tmp_path / "empty"
     directory.mkdir()
     write_zeitgeist(directory)
-    printed = run(target, directory, "run", "zeitgeist:pipeline", "--store", "store")
+    printed = run_installed(target, directory, "run", "zeitgeist:pipeline", "--store", "store")
     assert "rows read           3\n" in printed
-    rows = run(target, directory, "sql", "TABLE trends", "--store", "store", "--format", "json")
-    assert json.loads(rows) == [{"query": "tea", "searches": 3}]
-
-
-def write_zeitgeist(directory: Path) -> None:
-    """The program of the README, and three lines of input."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    (directory / "zeitgeist.py").write_text(
-        "import millwheel, millwheel.store, pathlib, os\n"
-        "for module in (millwheel, millwheel.store):\n    "
-        "assert pathlib.Path(module.__file__).is_relative_to(os.environ['PYTHONPATH'])\n"
-        f"{blocks[0]}"
+    rows = run_installed(
+        target, directory, "sql", "TABLE trends", "--store", "store", "--format", "json"
     )
-    line = '{"at": "2024-01-01T00:00:00Z", "query": "tea"}\n'
-    (directory / "searches.jsonl").write_text(line * 3)
-
-
-def run(target: Path, directory: Path, *arguments: str) -> str:
-    """Standard output of ``millwheel``, as installed in `target`."""
-    result = subprocess.run(
-        [sys.executable, "-m", "millwheel", *arguments],
-        cwd=directory, env=os.environ | {"PYTHONPATH": str(target)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    assert json.loads(rows) == [{"query": "tea", "searches": 3}]
 
 
 def locked() -> dict[str, list[str]]:

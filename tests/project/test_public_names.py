@@ -23,7 +23,10 @@ RE_EXPORTED_FROM_INTERNAL = {"Key", "Record", "Timer"}
 """Defined in `millwheel.core.model`, which every room uses; public as `millwheel.Record`."""
 
 IMPORTED_BY_DOCS = {
-    ("millwheel.store.snapshot", "snapshot"): "docs/sql.md reads the views from Python",
+    (
+        "millwheel.store.snapshot",
+        "snapshot",
+    ): "howto/connect/sql-inside.md reads the views from Python",
 }
 """Names without a public module that the documents import nevertheless, with the reason."""
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.pasted_pages import blocks
 from tests.support.product import ROOT
 from tests.support.typed_programs import check_types
 
 HERE = Path(__file__).resolve().parent
 MARK = "# WRONG"
+PAGES = sorted((ROOT / "docs" / "howto").rglob("*.md"))
 
 
 def test_every_wrong_line_is_an_error_and_no_other(tmp_path: Path) -> None:
@@ -29,17 +32,24 @@ def test_every_wrong_line_is_an_error_and_no_other(tmp_path: Path) -> None:
     assert (accepted, refused) == ([], []), "mypy accepts wrong lines, or refuses right ones"
 
 
+def programs_of(page: Path, directory: Path) -> Iterator[Path]:
+    """The files of a page, and one with its other blocks, as a reader who continues a module has
+    them."""
+    found = [block for block in blocks(page) if block.language == "python"]
+    texts = {block.file: block.text for block in found if block.file is not None}
+    others = [block.text for block in found if block.file is None]
+    if others:
+        texts[f"page_{page.stem.replace('-', '_')}.py"] = "\n".join(others)
+    for name, text in texts.items():
+        program = directory / name
+        assert not program.exists(), f"{page}: another page has a file {name}"
+        program.write_text(text)
+        yield program
+
+
 def test_the_programs_of_the_pages_are_right(tmp_path: Path) -> None:
     """Copied as they stand into a project that checks its types."""
-    pages = {
-        name: (ROOT / "docs" / f"{name}.md").read_text("utf-8")
-        for name in ("computations", "sources")
-    }
-    blocks = {
-        name: re.findall(r"```python\n(.*?)```", page, re.DOTALL) for name, page in pages.items()
-    }
-    (own,) = (block for block in blocks["sources"] if "class OrderReader" in block)
-    (tmp_path / "page.py").write_text("\n".join(blocks["computations"]))
-    (tmp_path / "own_source.py").write_text(own)
-    result = check_types(tmp_path / "page.py", tmp_path / "own_source.py")
+    programs = [program for page in PAGES for program in programs_of(page, tmp_path)]
+    assert len(programs) > 20
+    result = check_types(*programs, without="no-redef")
     assert result.returncode == 0, result.stdout

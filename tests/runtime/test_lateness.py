@@ -1,4 +1,4 @@
-"""Which records are late: what is promised, whatever the size of bundles (docs/guarantees.md).
+"""Which records are late: what is promised, whatever the size of bundles (docs/why/guarantees.md).
 
 *On time is never late.* A record that comes within the lateness that its source declares is
 counted. *Late is told within a bound* where the source is read directly. A record is late when its

@@ -1400,7 +1400,7 @@ def test_a_graph_shows_how_streams_are_read() -> None:
     mermaid = drawing.mermaid(graph)
     assert "items_injector -->|items| judge" in mermaid
     assert "items_injector -->|items, spread| double" in mermaid
-    assert "rules_relay -->|rules__relayed, broadcast| judge" in mermaid
+    assert "rules_relay -->|rules, broadcast| judge" in mermaid
     judge, double = graph.by_name["judge"].describe(), graph.by_name["double"].describe()
     assert judge["inputs"] == [["items", "key_of"], ["rules__relayed", "broadcast()"]]
     assert judge["broadcast_cells"] == 4

@@ -1501,6 +1501,7 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         "fence_and_record",
         {
             "rows": '[{"interval_id": 2, "n": 1, "sequencer": 1, "stamp": 1}]',
+            "backend": 0,
         },
         {"current": "commit_record", "previous": "commit_record"},
     ),

@@ -9,7 +9,8 @@ block          what happens
 ``console``    Each line that begins with ``$`` is typed into one shell. The lines below it are its
                standard output; ``...`` stands for what varies, as in a doctest. Progress and log
                go to standard error, which is not compared.
-others         Nothing: pictures, SQL, and files that are shown.
+``sql``        Its first line may be ``-- name.sql``: then it is written to that file.
+others         Nothing: pictures, and files that are shown.
 =============  ============================================================================
 """
 
@@ -27,7 +28,7 @@ from typing import NamedTuple, Self
 from tests.support.typed_commands import environment
 
 LONGEST_SECONDS = 120.0
-FILE = re.compile(r"# ([\w/-]+\.\w+)\n")
+FILE = re.compile(r"(?:#|--) ([\w/-]+\.\w+)\n")
 
 
 class Block(NamedTuple):

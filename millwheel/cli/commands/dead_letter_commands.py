@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from millwheel.cli.arguments import json_of, key_of
-from millwheel.cli.command import command
+from millwheel.cli.command import command, group
 from millwheel.cli.dead_letter_text import (
     letter_fields,
     print_kinds,
@@ -21,7 +21,7 @@ from millwheel.cli.dead_letter_text import (
 from millwheel.cli.opened_store import inspecting
 from millwheel.cli.operator_desk import actor, asking, report
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup, RequestOptions, Yes
-from millwheel.cli.printing import confirm, count_of, print_json, say
+from millwheel.cli.printing import confirm, count_of, print_json, say, tell
 from millwheel.core.codec import encode_key
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import LetterFilter
@@ -29,8 +29,7 @@ from millwheel.store.console.asking import LetterFilter
 LISTED = 100
 
 app = typer.Typer()
-letters_app = typer.Typer(no_args_is_help=True)
-app.add_typer(letters_app, name="dead-letters")
+letters_app = group(app, "dead-letters")
 
 Waiting = Annotated[
     bool, typer.Option("--waiting", help="Also records that only wait in parked keys.")
@@ -72,7 +71,15 @@ class ChangedLetterOptions(LetterOptions):
         return letters
 
 
-@command(letters_app, "list")
+@command(
+    letters_app,
+    "list",
+    examples=[
+        "millwheel dead-letters list",
+        "millwheel dead-letters list --group-by error",
+        "millwheel dead-letters list --computation count_searches --json",
+    ],
+)
 def list_letters(
     letters: LetterOptions,
     group_by: Annotated[
@@ -100,7 +107,13 @@ def list_letters(
         print_letters(found)
 
 
-@command(letters_app, "show")
+@command(
+    letters_app,
+    "show",
+    examples=[
+        "millwheel dead-letters show 12",
+    ],
+)
 def show_letter(
     number: Annotated[int, typer.Argument(metavar="ID")],
     pipeline: OnePipeline = None,
@@ -117,7 +130,13 @@ def show_letter(
         print_letter(entry)
 
 
-@command(letters_app, "export")
+@command(
+    letters_app,
+    "export",
+    examples=[
+        "millwheel dead-letters export > letters.jsonl",
+    ],
+)
 def export_letters(
     letters: LetterOptions,
     waiting: Waiting = False,
@@ -133,7 +152,15 @@ def export_letters(
         say(msgspec.json.encode(letter_fields(entry)).decode())
 
 
-@command(letters_app, "retry")
+@command(
+    letters_app,
+    "retry",
+    examples=[
+        "millwheel dead-letters retry 12 13",
+        "millwheel dead-letters retry --error KeyError --rate 100",
+        'millwheel dead-letters retry 12 --edit \'{"query": "cats"}\'  # another value',
+    ],
+)
 def retry_letters(
     letters: ChangedLetterOptions,
     edit: Annotated[
@@ -169,13 +196,20 @@ def retry_letters(
                 actor(request.reason), matched.ids, rate=rate, payload=payload
             )
         if not count:
-            say("there is nothing to ask for")
+            tell("there is nothing to ask for")
             return
-        say(f"asked for {count:,} as batch {batch}")
+        tell(f"asked for {count:,} as batch {batch}")
         report(desk, batch, desk.wait(batch, count, request.wait))
 
 
-@command(letters_app, "discard")
+@command(
+    letters_app,
+    "discard",
+    examples=[
+        "millwheel dead-letters discard 12",
+        "millwheel dead-letters discard --all --dry-run  # how many there are",
+    ],
+)
 def discard_letters(
     letters: ChangedLetterOptions,
     waiting: Waiting = False,
@@ -210,10 +244,10 @@ def discard_letters(
             gone = asked.discard(by, matched.ids)
             batch, count = asked.discard_parked(by, matched.ids)
         left = len(matched.ids) - len(gone) - count
-        say(
+        tell(
             f"discarded {count_of(len(gone), 'dead letter')} of {desk.pipeline}"
             + (f"; {left:,} are being retried, and stay" if left else "")
         )
         if count:
-            say(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
+            tell(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
             report(desk, batch, desk.wait(batch, count, request.wait))

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import typer
 
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
 from millwheel.cli.options import CommonOptions, Json, Target
-from millwheel.cli.printing import print_json
+from millwheel.cli.plan_text import change_lines, plan_lines
+from millwheel.cli.printing import print_json, tell
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import DeployRefused
 from millwheel.store.console.migrate import require_version, schema_version
-from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import Plan
 
 app = typer.Typer()
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel plan zeitgeist:pipeline",
+        "millwheel plan zeitgeist:pipeline --json",
+    ],
+)
 def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
     """Show what a deploy of this code would change.
 
@@ -57,18 +61,18 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
             }
         )
     else:
-        typer.echo(_heading(pipeline.name, found))
-        _print_changes(found.changes)
-        for old in found.in_the_way:
-            typer.echo(
-                f"  in the way: state of {old.computation!r}, key {old.key.decode()}"
-                f"{old.entry and ', ' + old.entry}, is of version {old.version}"
-            )
+        for line in plan_lines(pipeline.name, found):
+            tell(line)
     if found.is_refused:
         raise DeployRefused(f"this code cannot be deployed to pipeline {pipeline.name!r}")
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel rollback zeitgeist:pipeline",
+    ],
+)
 def rollback(target: Target, *, common: CommonOptions) -> None:
     """Deploy the code of a former generation again.
 
@@ -81,22 +85,6 @@ def rollback(target: Target, *, common: CommonOptions) -> None:
         from millwheel.services import planning  # the engine: slow to import
 
         deployment = planning.roll_back(pipeline, presence.url)
-    typer.echo(f"pipeline {pipeline.name!r}: generation {deployment.generation} is deployed")
-    _print_changes(deployment.changes)
-
-
-def _heading(name: str, found: Plan) -> str:
-    if found.deployed is None:
-        return f"pipeline {name!r} is not deployed: this code begins its first generation"
-    deployed = f"pipeline {name!r}, generation {found.deployed}"
-    if not found.changes:
-        return f"{deployed}: this code changes nothing that is stored"
-    if found.older is not None:
-        return f"{deployed}: this code is generation {found.older}, and differs in"
-    return f"{deployed}: this code differs in"
-
-
-def _print_changes(changes: Sequence[CodeChange]) -> None:
-    for change in changes:
-        for line in lines_of(change):
-            typer.echo(f"  {line}")
+    tell(f"pipeline {pipeline.name!r}: generation {deployment.generation} is deployed")
+    for line in change_lines(deployment.changes):
+        tell(line)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from millwheel.cli.command import command
+from millwheel.cli.command import command, group
 from millwheel.cli.interval_table import print_events, print_intervals
 from millwheel.cli.opened_store import inspecting, opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, RequestOptions
-from millwheel.cli.printing import print_json
+from millwheel.cli.printing import print_json, tell
 from millwheel.core.clock import SystemClock
+from millwheel.core.own_loop import run_to_end
 from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.services.operating import Operator
 from millwheel.store.console.administration import transaction
@@ -25,13 +25,19 @@ from millwheel.store.postgres.store import PostgresStore
 T = TypeVar("T")
 
 app = typer.Typer()
-intervals = typer.Typer(no_args_is_help=True)
-app.add_typer(intervals, name="intervals")
+intervals = group(app, "intervals")
 
 IntervalId = Annotated[int, typer.Argument(metavar="ID")]
 
 
-@command(intervals, "list")
+@command(
+    intervals,
+    "list",
+    examples=[
+        "millwheel intervals list",
+        "millwheel intervals list --events 20  # and the newest changes of owners",
+    ],
+)
 def list_intervals(
     pipeline: OnePipeline = None,
     events: Annotated[
@@ -56,7 +62,14 @@ def list_intervals(
         print_events(happened, labels)
 
 
-@command(intervals, "move")
+@command(
+    intervals,
+    "move",
+    examples=[
+        "millwheel intervals move 7 bec7c335",
+        "millwheel intervals move 7 --anywhere  # let the balancer place it again",
+    ],
+)
 def move_interval(
     interval: IntervalId,
     worker: Annotated[
@@ -76,18 +89,24 @@ def move_interval(
     if worker is None:
         freed = _operate(common, request, noted, lambda operator: operator.unpin(interval))
         outcome = "is unpinned: the balancer places it again" if freed else "was not pinned"
-        typer.echo(f"interval {interval} {outcome}")
+        tell(f"interval {interval} {outcome}")
         return
     seconds = request.wait or None
     _operate(common, request, noted, lambda operator: operator.move(interval, worker, seconds))
-    typer.echo(
+    tell(
         f"requested: move interval {interval} to worker {worker}"
         if seconds is None
         else f"moved interval {interval} to worker {worker} and pinned it there"
     )
 
 
-@command(intervals, "split")
+@command(
+    intervals,
+    "split",
+    examples=[
+        "millwheel intervals split 7",
+    ],
+)
 def split_interval(
     interval: IntervalId,
     at: Annotated[
@@ -107,10 +126,16 @@ def split_interval(
     seconds = request.wait or None
     at = _operate(common, request, noted, lambda operator: operator.split(interval, at, seconds))
     done = "requested: split" if seconds is None else "split"
-    typer.echo(f"{done} interval {interval} at slot {at}")
+    tell(f"{done} interval {interval} at slot {at}")
 
 
-@command(intervals, "merge")
+@command(
+    intervals,
+    "merge",
+    examples=[
+        "millwheel intervals merge 7 8",
+    ],
+)
 def merge_intervals(
     lower: Annotated[int, typer.Argument(metavar="LOWER")],
     upper: Annotated[int, typer.Argument(metavar="UPPER")],
@@ -123,7 +148,7 @@ def merge_intervals(
     seconds = request.wait or None
     _operate(common, request, noted, lambda operator: operator.merge(lower, upper, seconds))
     done = "requested: merge" if seconds is None else "merged"
-    typer.echo(f"{done} intervals {lower} and {upper}")
+    tell(f"{done} intervals {lower} and {upper}")
 
 
 class Noted(NamedTuple):
@@ -157,7 +182,7 @@ def _operate(
                 asked.note(actor(request.reason), noted.verb, noted.payload)
 
         try:
-            done = asyncio.run(operate())
+            done = run_to_end(operate())
         except NotCarriedOut:  # the workers continue with it
             note()
             raise
@@ -166,4 +191,4 @@ def _operate(
 
 
 def _print_progress(line: str) -> None:
-    typer.echo(line, err=True)
+    tell(line, err=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from millwheel.cli.arguments import json_of, key_of
-from millwheel.cli.command import command
+from millwheel.cli.command import command, group
 from millwheel.cli.key_text import print_key
 from millwheel.cli.opened_store import inspecting
 from millwheel.cli.operator_desk import actor, asking, report
@@ -18,10 +18,8 @@ from millwheel.errors import UsageError
 from millwheel.store.console.one_key import Page
 
 app = typer.Typer()
-state = typer.Typer(no_args_is_help=True)
-timers = typer.Typer(no_args_is_help=True)
-app.add_typer(state, name="state")
-app.add_typer(timers, name="timers")
+state = group(app, "state")
+timers = group(app, "timers")
 
 Condition = Annotated[
     str | None,
@@ -51,7 +49,14 @@ class OneTimer(OneKey):
     )
 
 
-@command(state, "get")
+@command(
+    state,
+    "get",
+    examples=[
+        "millwheel state get count_searches cats",
+        "millwheel state get count_flights '[\"JFK\", 4]'  # a key of two parts",
+    ],
+)
 def get_state(
     one: OneKey,
     pipeline: OnePipeline = None,
@@ -72,7 +77,14 @@ def get_state(
         print_key(found, page)
 
 
-@command(state, "set")
+@command(
+    state,
+    "set",
+    examples=[
+        "millwheel state set count_searches cats --merge '{\"searches\": 0}'",
+        "millwheel state set count_searches cats --value '{}' --if '{\"searches\": 9}'",
+    ],
+)
 def set_state(
     one: OneKey,
     merge: Annotated[
@@ -93,7 +105,13 @@ def set_state(
     _ask("set_state", one, payload, request, common)
 
 
-@command(state, "delete")
+@command(
+    state,
+    "delete",
+    examples=[
+        "millwheel state delete count_searches cats --reason 'a test by hand'",
+    ],
+)
 def delete_state(
     one: OneKey, condition: Condition = None, *, request: RequestOptions, common: CommonOptions
 ) -> None:
@@ -101,13 +119,27 @@ def delete_state(
     _ask("delete_state", one, _given({"--if": condition}), request, common)
 
 
-@command(timers, "cancel")
+@command(
+    timers,
+    "cancel",
+    examples=[
+        "millwheel timers cancel session_of_user 13",
+        "millwheel timers cancel session_of_user 13 reminder  # the timer with this tag",
+    ],
+)
 def cancel_timer(timer: OneTimer, request: RequestOptions, *, common: CommonOptions) -> None:
     """Cancel a timer of a key."""
     _ask("cancel_timer", timer, {"tag": timer.tag, "kind": timer.kind}, request, common)
 
 
-@command(timers, "fire")
+@command(
+    timers,
+    "fire",
+    examples=[
+        "millwheel timers fire session_of_user 13",
+        "millwheel timers fire session_of_user 13 reminder --kind wall",
+    ],
+)
 def fire_timer(timer: OneTimer, request: RequestOptions, *, common: CommonOptions) -> None:
     """Run process_timer now, with the time that the timer was set for."""
     _ask("fire_timer", timer, {"tag": timer.tag, "kind": timer.kind}, request, common)

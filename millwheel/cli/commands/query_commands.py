@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millwheel.cli.command import command
+from millwheel.cli.command import command, group
+from millwheel.cli.fitted_tables import Fit, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, Reason, Target, Yes
-from millwheel.cli.printing import confirm, count_of, print_json, print_table, say
+from millwheel.cli.printing import confirm, count_of, print_json, tell
 from millwheel.cli.sql_files import text_of_file
 from millwheel.cli.target import load_pipeline
 from millwheel.pipeline import Pipeline
@@ -27,14 +28,20 @@ LOADED_SECONDS = 30.0
 """Longest wait for workers; they look for changes every second."""
 
 app = typer.Typer()
-query = typer.Typer(no_args_is_help=True)
-app.add_typer(query, name="query")
+query = group(app, "query")
 
 QueryFile = Annotated[Path, typer.Argument(metavar="FILE.sql", help="The statements of the query.")]
 QueryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the query.")]
 
 
-@command(query, "submit")
+@command(
+    query,
+    "submit",
+    examples=[
+        "millwheel query submit zeitgeist:pipeline trends.sql",
+        "millwheel query submit zeitgeist:pipeline trends.sql --name trends_by_hour",
+    ],
+)
 def submit(
     target: Target,
     file: QueryFile,
@@ -51,7 +58,13 @@ def submit(
         _carry_out(prepared, url, reason)
 
 
-@command(query, "replace")
+@command(
+    query,
+    "replace",
+    examples=[
+        "millwheel query replace zeitgeist:pipeline trends trends.sql",
+    ],
+)
 def replace(
     target: Target,
     name: QueryName,
@@ -64,11 +77,11 @@ def replace(
     """Give a query another text. State that fits it is kept."""
     with _prepared(target, name, file, common, is_new=False) as (prepared, url):
         if prepared.continued:
-            say(f"continue with their state: {', '.join(prepared.continued)}")
+            tell(f"continue with their state: {', '.join(prepared.continued)}")
         if prepared.removed:
             gone = ", ".join(prepared.removed)
             data = "with their state, their timers and records that are on their way to them"
-            say(f"do not fit, and are removed {data}: {gone}")
+            tell(f"do not fit, and are removed {data}: {gone}")
             confirm(
                 f"replacing query {name!r} removes {gone}, {data}",
                 f"Remove {gone}, {data}?",
@@ -97,7 +110,7 @@ def _carry_out(prepared: PreparedQuery, url: str, reason: str) -> None:
     by, pipeline = actor(reason), prepared.queried.pipeline
     generation = carry_out(prepared, url, by=by.name, reason=by.reason)
     done = "submitted" if prepared.is_new else "replaced"
-    say(
+    tell(
         f"{done} query {prepared.step.query.name} of pipeline {pipeline.name}: generation "
         f"{generation}, steps {', '.join(prepared.step.steps)}"
     )
@@ -109,17 +122,23 @@ def _wait(pipeline: Pipeline, url: str, generation: int) -> None:
 
     loaded = wait_for_workers(pipeline, url, generation, LOADED_SECONDS)
     if not loaded.workers:
-        say("no worker is running: the next one that starts has it")
+        tell("no worker is running: the next one that starts has it")
     elif loaded.by_all:
-        say(f"loaded by {count_of(loaded.workers, 'worker')}")
+        tell(f"loaded by {count_of(loaded.workers, 'worker')}")
     else:
-        say(
+        tell(
             f"loaded by {loaded.have_it} of {count_of(loaded.workers, 'worker')}. The log of the "
             "others says why (queries_not_loaded); see also: millwheel query list"
         )
 
 
-@command(query, "list")
+@command(
+    query,
+    "list",
+    examples=[
+        "millwheel query list zeitgeist:pipeline",
+    ],
+)
 def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
     """List the queries that were submitted to a pipeline."""
     from millwheel.services.live_queries import listed
@@ -131,7 +150,7 @@ def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions
     if as_json:
         print_json({"pipeline": pipeline.name, "queries": [_as_json(one) for one in found]})
     elif not found:
-        say(f"no query was submitted to pipeline {pipeline.name}")
+        tell(f"no query was submitted to pipeline {pipeline.name}")
     else:
         print_table(
             ["name", "state", "since", "by", "writes", "steps"],
@@ -143,6 +162,7 @@ def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions
                 ]
                 for one in found
             ],
+            Fit(("by", "since", "steps")),
         )  # fmt: skip
 
 
@@ -160,7 +180,13 @@ def _as_json(one: Any) -> dict[str, Any]:
     }
 
 
-@command(query, "explain")
+@command(
+    query,
+    "explain",
+    examples=[
+        "millwheel query explain zeitgeist:pipeline trends",
+    ],
+)
 def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
     """Show the steps of a query: keys, windows, state and its bound, and when rows come out."""
     from millwheel.services.live_queries import explained_query
@@ -169,10 +195,16 @@ def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
     with opened(common) as presence:
         require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
         for line in explained_query(pipeline, presence.url, name):
-            say(line)
+            tell(line)
 
 
-@command(query, "drop")
+@command(
+    query,
+    "drop",
+    examples=[
+        "millwheel query drop zeitgeist:pipeline trends",
+    ],
+)
 def drop(
     target: Target,
     name: QueryName,
@@ -192,5 +224,5 @@ def drop(
             sure=yes,
         )
         dropped = drop_query(presence.url, pipeline.name, name, actor=actor(reason))
-    say(f"dropped query {name} of pipeline {pipeline.name}: {', '.join(dropped.steps)}")
-    say("tables that it has written stay, with their rows")
+    tell(f"dropped query {name} of pipeline {pipeline.name}: {', '.join(dropped.steps)}")
+    tell("tables that it has written stay, with their rows")

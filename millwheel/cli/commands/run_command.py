@@ -38,7 +38,14 @@ class RunInputOptions(InputOptions):
     inject_twice: Annotated[bool, typer.Option("--inject-twice", hidden=True)] = False
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel run zeitgeist:pipeline",
+        "millwheel run zeitgeist:pipeline --workers 4  # in four processes",
+        "millwheel run zeitgeist:pipeline --keep-open --json  # rows may be appended later",
+    ],
+)
 def run(
     target: Target,
     inputs: RunInputOptions,

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from millwheel.cli.command import command
+from millwheel.cli.command import command, group
 from millwheel.cli.opened_store import opened, opened_for
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, KeepOpen, OnePipeline, OptionGroup, Reason, Target
+from millwheel.cli.printing import tell
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
 from millwheel.store.console.administration import transaction
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from millwheel.spark.launch import Cluster
 
 app = typer.Typer()
-spark = typer.Typer(no_args_is_help=True)
-app.add_typer(spark, name="spark")
+spark = group(app, "spark")
 
 PIPELINE_ROWS = 20_000
 AGGREGATE_ROWS = 100_000
@@ -101,7 +101,13 @@ class QueryOptions(OptionGroup):
     ] = False
 
 
-@command(spark, "run")
+@command(
+    spark,
+    "run",
+    examples=[
+        "millwheel spark run zeitgeist:pipeline --checkpoint checkpoint --until-caught-up",
+    ],
+)
 def run_on_spark(
     target: Target,
     checkpoint: Checkpoint,
@@ -129,7 +135,14 @@ def run_on_spark(
         )
 
 
-@command(spark, "aggregate")
+@command(
+    spark,
+    "aggregate",
+    examples=[
+        "millwheel spark aggregate zeitgeist:pipeline",
+        "millwheel spark aggregate zeitgeist:pipeline --from-scratch --until-caught-up",
+    ],
+)
 def aggregate(
     target: Target,
     batches: BatchOptions,
@@ -160,7 +173,13 @@ def aggregate(
         )
 
 
-@command(spark, "report")
+@command(
+    spark,
+    "report",
+    examples=[
+        "millwheel spark report reports:busiest_hours --output reports",
+    ],
+)
 def report(
     target: Annotated[
         str,
@@ -199,7 +218,13 @@ def report(
         )
 
 
-@command(spark, "take")
+@command(
+    spark,
+    "take",
+    examples=[
+        "millwheel spark take zeitgeist:pipeline --checkpoint checkpoint",
+    ],
+)
 def take(
     target: Target, checkpoint: Checkpoint, reason: Reason = "", *, common: CommonOptions
 ) -> None:
@@ -214,7 +239,13 @@ def take(
     _print_moved(pipeline.name, moved, then)
 
 
-@command(spark, "return")
+@command(
+    spark,
+    "return",
+    examples=[
+        "millwheel spark return zeitgeist:pipeline",
+    ],
+)
 def give_back(
     target: Target, reason: Reason = "", *, cluster: ClusterOptions, common: CommonOptions
 ) -> None:
@@ -235,7 +266,7 @@ def _note_move(url: str, pipeline: str, reason: str, noted: dict[str, str | None
 
 
 def _print_moved(pipeline: str, entries: int, then: str) -> None:
-    typer.echo(f"{pipeline}: moved {entries:,} entries of state and timers. Continue with: {then}")
+    tell(f"{pipeline}: moved {entries:,} entries of state and timers. Continue with: {then}")
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +22,7 @@ from millwheel.services import loop
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside
 from millwheel.services.ingesting import ingesting
-from millwheel.services.interruption import Interruption
+from millwheel.services.interruption import Interruption, stop_at_end_of_input
 from millwheel.services.tcp import ANYWHERE, Tls
 from millwheel.services.worker import PeerSettings, PipelineWorker
 
@@ -143,7 +141,14 @@ class PeerOptions(OptionGroup):
         return found
 
 
-@command(app)
+@command(
+    app,
+    examples=[
+        "millwheel worker zeitgeist:pipeline --store postgresql://db/shop",
+        "millwheel worker zeitgeist:pipeline --http 127.0.0.1:8080  # with metrics",
+        "millwheel worker zeitgeist:pipeline --only-keys 5%  # new code for some keys first",
+    ],
+)
 def worker(
     target: Target,
     peers: PeerOptions,
@@ -174,7 +179,7 @@ def worker(
                 showing(pipeline.name, seconds) as (show, show_seconds),
             ):
                 if inputs.stop_with_stdin:
-                    _stop_at_end_of_input(interruption.asked)
+                    stop_at_end_of_input(interruption.asked)
                 worker = PipelineWorker(
                     pipeline,
                     presence.url,
@@ -215,16 +220,3 @@ def _secret(file: Path | None) -> bytes | None:
         raise UsageError(
             f"--secret-file {file} cannot be read: {error.strerror or error}"
         ) from error
-
-
-def _stop_at_end_of_input(asked: asyncio.Event) -> None:
-    """Stop when the parent process closes the pipe or dies."""
-    running = asyncio.get_running_loop()
-    pipe = sys.stdin.fileno()
-
-    def read() -> None:
-        if not os.read(pipe, 1024):
-            running.remove_reader(pipe)
-            asked.set()
-
-    running.add_reader(pipe, read)

@@ -1,4 +1,4 @@
-"""Protocols as tables: `{state: {event: next state}}` (docs/protocols.md shows them)."""
+"""Protocols as tables: `{state: {event: next state}}` (docs/why/protocols.md shows them)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.status import Status
 
 from millwheel.aggregates import Aggregate
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.sinks import Table
@@ -123,9 +124,10 @@ def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[Aggregate]:
         )
     for name in only:
         if name not in known:
-            raise UsageError(
+            message = (
                 f"pipeline {pipeline.name!r} has no aggregate {name!r}; it has {', '.join(known)}"
             )
+            raise UsageError(with_suggestion(message, name, known))
     return [aggregate for name, aggregate in known.items() if not only or name in only]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.status import Status
 
 from millwheel.core.clock import SystemClock
+from millwheel.core.own_loop import run_to_end
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.ownership.deploying import described
@@ -89,7 +89,7 @@ def run_on_spark(
     given = {"rows": str(most_rows), "keep_open": str(keep_open).lower()}
     ends = until_caught_up or pipeline.bounded
     with stored.sole():
-        asyncio.run(deploy_on_spark(plan, url, place))
+        run_to_end(deploy_on_spark(plan, url, place))
         stored.load().refuse_lost_checkpoint(pipeline.name)
         _run_query(
             plan, shipped_target(target), stored, place, given, cluster, console,

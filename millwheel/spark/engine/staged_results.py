@@ -3,7 +3,8 @@ transaction.
 
 The transaction also stores the number of the batch (`progress`). A batch that runs again, because
 the driver was killed before Spark's own commit, finds its number and writes nothing. The state that
-it leaves is the same if user code does the same again: see ``docs/spark.md``.
+it leaves is the same if user code does the same again: see
+``docs/howto/connect/spark-pipeline.md``.
 """
 
 from __future__ import annotations

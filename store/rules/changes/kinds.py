@@ -1,5 +1,5 @@
 """Every change that a deploy can find, with its result: the one table behind the check of a
-deploy, ``millwheel plan`` and the page docs/changing.md (decision 66).
+deploy, ``millwheel plan`` and the page docs/reference/changes.md (decision 66).
 
 A text has gaps, such as ``{name}``, that a `CodeChange` fills.
 """
@@ -339,3 +339,11 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     ),
 }  # fmt: skip
 """All kinds, by part of the page."""
+
+UNCONFIRMED = frozenset(
+    {
+        NODE_ADDED, INPUT_ADDED, WRITES_ADDED, PATHS, LATENESS, SINK_ADDED, SINK_MISSING, RULE,
+        COLUMN_ADDED,
+    }
+)  # fmt: skip
+"""Kinds with a consequence that leaves all stored data as it is: `millwheel dev` does not ask."""

@@ -2,7 +2,8 @@
 -- the interval (sequencer) and the commit follows the last one: n - 1 is the newest in its bucket. (If n
 -- exists already, in that bucket n - 1 is not the newest, and in the current one the key is taken.) A check
 -- without a result yields NULL, and NULL in a NOT NULL column raises an error. The server itself must
--- abort, because COMMIT is already on the wire, or follows by itself (I3).
+-- abort, because COMMIT is already on the wire, or follows by itself (I3). The stamp is NULL in another server
+-- process than the lane's, which a connection pooler has given it.
 INSERT INTO {current} (
     interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position,
     counters, table_rows
@@ -22,7 +23,7 @@ SELECT
         WHERE k.id = x.interval_id AND k.sequencer = x.sequencer
         FOR SHARE
     ),
-    x.stamp,
+    CASE WHEN pg_backend_pid() = %(backend)s::integer THEN x.stamp END,
     x.input_watermark,
     x.low_watermark,
     x.floor,

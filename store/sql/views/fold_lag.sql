@@ -11,7 +11,7 @@ FROM {latest_commits} AS l
 JOIN {fold} AS f ON f.interval_id = l.interval_id
 ORDER BY commits DESC, l.interval_id;
 COMMENT ON VIEW {fold_lag} IS
-    'How far each interval''s current state and timers are behind its commits; looks at state read what is between';
+    'How far each interval''s current state and timers are behind its commits; a look at state reads the rows between';
 COMMENT ON COLUMN {fold_lag}.computation IS 'name of the computation';
 COMMENT ON COLUMN {fold_lag}.interval_id IS 'key_interval.id';
 COMMENT ON COLUMN {fold_lag}.slot_from IS 'first slot, or the partition of an injector';

@@ -20,7 +20,7 @@ FROM (
 ) AS s (kind, what, pid, since, xmin)
 ORDER BY transactions DESC, s.since;
 COMMENT ON VIEW {old_snapshots} IS
-    'What keeps dead rows from being removed, in all tables of the database, the oldest first';
+    'Sessions, transactions and slots that keep dead rows from being removed in all tables of the database, the oldest first';
 COMMENT ON COLUMN {old_snapshots}.kind IS 'session, prepared transaction, or replication slot';
 COMMENT ON COLUMN {old_snapshots}.what IS 'the session with its statement, or the name of the transaction or slot';
 COMMENT ON COLUMN {old_snapshots}.pid IS 'its server process: pg_terminate_backend(pid) ends it';

@@ -61,7 +61,7 @@ FROM oldest AS o
 LEFT JOIN kept AS k ON k.id = o.id
 ORDER BY k.since;
 COMMENT ON VIEW {oldest_bucket} IS
-    'What keeps the oldest bucket of records, seen ids and commits from being dropped, one row for each reason';
+    'Reasons why the oldest bucket of records, seen ids and commits is kept, one row for each';
 COMMENT ON COLUMN {oldest_bucket}.bucket IS 'id of the bucket: the last part of the names of its tables';
 COMMENT ON COLUMN {oldest_bucket}.begins IS 'logical time of its first commits';
 COMMENT ON COLUMN {oldest_bucket}.ends IS 'logical time at which the next bucket begins';

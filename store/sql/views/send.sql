@@ -1,5 +1,5 @@
 -- Sends records into a stream with an Inbox, in the caller's transaction: they arrive if it commits, and only then.
--- The caller needs the right to execute these two functions, and no right on a table (docs/sources.md).
+-- The caller needs the right to execute these two functions, and no right on a table (docs/howto/connect/sql-and-http.md).
 --
 -- Takes some records, all or none; says of each whether it is new. The others have ids that were sent before, with
 -- the same values. `ids` and `at` may be NULL as a whole or have NULLs in them. `batch` is an id of the whole: a repeat

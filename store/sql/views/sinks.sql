@@ -26,4 +26,4 @@ COMMENT ON COLUMN {sinks}.open_since IS 'when it was closed, by its owner''s clo
 COMMENT ON COLUMN {sinks}.waiting IS 'records that wait in its owner''s memory';
 COMMENT ON COLUMN {sinks}.input_watermark IS 'low watermark of its input';
 COMMENT ON COLUMN {sinks}.owner IS 'worker.id of its owner';
-COMMENT ON COLUMN {sinks}.as_of IS 'when its owner told what waits, with its heartbeat'
+COMMENT ON COLUMN {sinks}.as_of IS 'when its owner reported the waiting rows, with its heartbeat'

@@ -27,7 +27,7 @@ LEFT JOIN LATERAL (
         w.load -> 'intervals' -> l.interval_id::text -> 'flow' AS flow,
         clock_timestamp() - nullif({micros_to_time}(l.low_watermark), '-infinity') AS behind
 ) AS f ON true;
-COMMENT ON VIEW {source_partitions} IS 'Partitions of sources: how far each is read, and what waits';
+COMMENT ON VIEW {source_partitions} IS 'Partitions of sources: how far each is read, and the rows that wait';
 COMMENT ON COLUMN {source_partitions}.injector IS 'name of the injector';
 COMMENT ON COLUMN {source_partitions}.partition IS 'the partition''s identity: a file, or topic-id/number of Kafka';
 COMMENT ON COLUMN {source_partitions}.interval_id IS 'key_interval.id';

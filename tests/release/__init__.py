@@ -1,0 +1,1 @@
+"""The checks before a release: ``make release-check``. Nothing is uploaded."""
