@@ -41,7 +41,7 @@ def server() -> Iterator[tuple[str, Path]]:
 
 
 def tune(url: str) -> None:
-    """Apply the settings of docs/deploy, from the server's next start on.
+    """Apply the settings of docs/howto/run/scale.md, from the server's next start on.
 
     They make checkpoints rare, since whole pages go to the WAL after each, and leave memory for the
     indexes that rows are inserted into.

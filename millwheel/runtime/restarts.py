@@ -130,8 +130,8 @@ class Restarts:
                 "after a crash: work that the server has lost is done again"
             ),
             what_to_do=(
-                "nothing, if the server's crash or failover was expected; docs/deploy says how "
-                "to keep a failover from losing commits"
+                "nothing, if the server's crash or failover was expected; "
+                "docs/howto/run/failover.md says how to keep a failover from losing commits"
             ),
         )
 

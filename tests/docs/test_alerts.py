@@ -56,6 +56,7 @@ WELL: Series = {
     f'millwheel_late_total{{{C},outcome="dropped"}}': "4x90",
     f"millwheel_unacked_records{{{C}}}": "10x90",
     f"millwheel_pending_cap_rows{{{C}}}": "64x90",
+    f"millwheel_records_out_total{{{C}}}": "0+100x90",
     f"millwheel_source_lag_rows{{{C}}}": "100-1x90",
     'millwheel_source_lag_bytes{pipeline="p",computation="f"}': "0x90",
     'millwheel_commit_duration_seconds_bucket{pipeline="p",le="1.0"}': "0+100x90",
@@ -83,6 +84,13 @@ INCIDENTS: list[tuple[str, Series]] = [
     ("DeadLetters", {f"millwheel_dead_letters_total{{{C}}}": "7x84 8x6"}),
     ("DeadLetters", {f"millwheel_bad_rows_total{{{C}}}": "7x84 8x6"}),
     ("SourceAtItsLimit", {f"millwheel_unacked_records{{{C}}}": "0x10 64x80"}),
+    (
+        "SourceAtItsLimit",
+        {
+            f"millwheel_unacked_records{{{C}}}": "0x10 60x80",
+            f"millwheel_records_out_total{{{C}}}": "0+100x10 1000x80",
+        },
+    ),
     ("SourceBehind", {f"millwheel_source_lag_rows{{{C}}}": "0+10x90"}),
     ("SourceBehind", {'millwheel_source_lag_bytes{pipeline="p",computation="f"}': "0+999x90"}),
     (
@@ -138,6 +146,10 @@ def test_every_alert_has_an_incident() -> None:
 
 def test_no_alert_fires_while_all_is_well(promtool: Any) -> None:
     assert promtool(WELL) == set()
+
+
+def test_a_source_that_is_read_just_below_its_limit_is_well(promtool: Any) -> None:
+    assert promtool({**WELL, f"millwheel_unacked_records{{{C}}}": "60x90"}) == set()
 
 
 @pytest.mark.parametrize(("alert", "series"), INCIDENTS, ids=[name for name, _ in INCIDENTS])

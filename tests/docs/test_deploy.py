@@ -1,4 +1,5 @@
-"""What docs/deploy says is so, as far as a machine without Docker can tell."""
+"""The files of docs/deploy, and the pages about them, say what is so, as far as a machine without
+Docker can tell."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ from tests.support.figures import some_figures, some_status
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 UNIT = DEPLOY / "millwheel-worker@.service"
-README = (DEPLOY / "README.md").read_text()
+RUN = ROOT / "docs" / "howto" / "run"
+PAGES = "\n".join(page.read_text() for page in sorted(RUN.glob("*.md")))
+WATCH = (RUN / "watch.md").read_text()
 COMPOSE = (DEPLOY / "compose.yaml").read_text()
 
 
@@ -38,8 +41,8 @@ def commands() -> list[list[str]]:
     found = re.findall(r"^ExecStart=\S+/millwheel (.*)$", UNIT.read_text(), re.MULTILINE)
     found += re.findall(r"^    command: (?!postgres )(.*)$", COMPOSE, re.MULTILINE)
     found += re.findall(r"--rm migrate (status .*)$", COMPOSE, re.MULTILINE)
-    found += re.findall(r"^[#$] millwheel (.*?)(?: +#.*)?$", README, re.MULTILINE)
-    found += re.findall(r"`millwheel (\w[^`]*)`", README)
+    found += re.findall(r"^ *[#$] millwheel (.*?)(?: +#.*)?$", PAGES, re.MULTILINE)
+    found += re.findall(r"`millwheel (\w[^`]*)`", PAGES)
     return [shlex.split(line) for line in found]
 
 
@@ -124,7 +127,7 @@ def test_the_image_gets_what_the_package_is_made_of() -> None:
 def test_the_image_and_the_recipe_install_the_locked_versions(tmp_path: Path) -> None:
     found = {
         script
-        for text in ((DEPLOY / "Dockerfile").read_text(), README)
+        for text in ((DEPLOY / "Dockerfile").read_text(), (RUN / "systemd.md").read_text())
         for script in re.findall(r"sed -n '([^']+)' \S*requirements.lock", text)
     }
     (script,) = found
@@ -137,11 +140,11 @@ def test_the_image_and_the_recipe_install_the_locked_versions(tmp_path: Path) ->
 
 
 def test_the_paths_and_metrics_that_are_named_are_there() -> None:
-    named = set(re.findall(r"`(/\w+)` \|", README))
+    named = set(re.findall(r"`(/\w+)` \|", WATCH))
     answers = http._Routes(None, None, None)  # type: ignore[arg-type]
     assert named == set(answers._paths)
     text = exposition(some_figures())[0].decode()
-    metrics = set(re.findall(r"`(millwheel_\w+)`", README))
+    metrics = {name for name in re.findall(r"`(millwheel_\w+)`", PAGES) if "_store_" not in name}
     assert metrics
     for metric in metrics:
         assert f"\n# HELP {metric} " in text
@@ -196,6 +199,8 @@ def test_each_alert_says_what_and_what_to_do() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES) >= 8
     for rule in RULES:
         assert set(rule["annotations"]) == {"summary", "runbook"}, rule["alert"]
+        page = rule["annotations"]["runbook"].partition(";")[0]
+        assert f"`{rule['alert']}`" in (ROOT / page).read_text(), page
         assert rule["labels"]["severity"] in ("page", "ticket")
         for command in re.findall(r"`millwheel ([^`]*)`", rule["annotations"]["runbook"]):
             line = shlex.split(command)

@@ -1,4 +1,4 @@
-"""A pipeline with one poison key and one slow key, for the incidents that `docs/incidents.md` is
+"""A pipeline with one poison key and one slow key, for the incidents that `docs/howto/incidents` is
 about."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Score(Computation[Payment, None]):
 
 
 def build() -> Pipeline:
-    made = Pipeline("ops", settings=Settings(bucket_seconds=2.0, max_unacked_records=100))
+    made = Pipeline("shop", settings=Settings(bucket_seconds=2.0, max_unacked_records=100))
     made.inject(
         PAYS,
         JsonLines(INPUT / "payments.jsonl", follow=True),

@@ -1,5 +1,5 @@
-"""Each incident of `docs/incidents.md` is made on purpose; the commands as printed there name the
-cause, and mend it."""
+"""Incidents of `docs/howto/incidents` are made on purpose; the commands as printed there name the
+cause, and mend it, and print the columns that the pages show."""
 
 from __future__ import annotations
 
@@ -21,31 +21,44 @@ from tests.faults.incidents import KEYS, MOST_PENDING, POISON, SLOW, append
 from tests.faults.service import Service
 from tests.support.shells import Shell
 
-PAGE = (Path(__file__).parents[2] / "docs/incidents.md").read_text()
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 SECONDS = 90.0
+
+
+def header(output: str) -> set[str]:
+    """The columns of a table that a command has printed; none if it is no table."""
+    above_rule = re.search(r"^(.*\|.*)\n-+\+", output, re.MULTILINE)
+    return {name.strip() for name in above_rule[1].split("|")} if above_rule else set()
 
 
 class Scene(Shell):
     """An operator, and two workers of the pipeline."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, str(directory / "store"), "ops")
+        super().__init__(directory, str(directory / "store"), "shop")
         self.environment |= {
             "OPS_INPUT": str(directory),
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
-        self.service = Service(directory, "tests.faults.incidents:pipeline", "ops", "OPS_INPUT")
+        self.service = Service(directory, "tests.faults.incidents:pipeline", "shop", "OPS_INPUT")
 
-    def asked(self, section: str, command: str, **replaced: str) -> str:
-        """What a command says that is printed in a section of the page; placeholders are
-        replaced."""
-        text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-        (line,) = (
-            line for line in re.findall(r"\$ millwheel (.+)", text) if line.startswith(command)
+    def asked(self, page: str, command: str, **replaced: str) -> str:
+        """The output of a command that a page shows; placeholders in it are replaced.
+
+        It has the columns that the page shows, if it shows any.
+        """
+        text = (HOWTO / f"{page}.md").read_text("utf-8")
+        (line, shown), *_ = (
+            found
+            for found in re.findall(r"\$ millwheel (.+)\n((?:(?! *[$#`]).*\n)*)", text)
+            if found[0].startswith(command)
         )
         for name, value in replaced.items():
             line = line.replace(name.strip("_"), value)
-        return self(*shlex.split(line, comments=True))
+        output = self(*shlex.split(line, comments=True))
+        columns = header(shown) - {"..."}
+        assert columns <= header(output), f"{page}.md shows other columns than\n{output}"
+        return output
 
     def until(self, look: Callable[[], str], *wanted: str) -> str:
         """Look again and again, until it says all that is wanted."""
@@ -78,50 +91,49 @@ def scene() -> Iterator[Scene]:
 def test_each_incident_leads_to_its_cause_and_cure(scene: Scene) -> None:
     directory, service = scene.directory, scene.service
     scene.until(lambda: str(service.read("SELECT count(*) FROM parked_keys")), re.escape("[(1,)]"))
-    assert "1 key parked" in scene("status", "ops")
+    assert "1 key parked" in scene("status", "shop")
     append(directory, range(1, 400))
 
     # A key is poison: its payments wait behind the first one, all others go on.
-    section = "A key is poison"
+    section = "incidents/poison-key"
     told = scene.until(
         lambda: scene.asked(section, "dead-letters list --group-by"), "no such account: N"
     )
     assert re.search(r"\b1\b", told)
     (letter,) = scene.json("dead-letters", "list", "--key", str(POISON))
     assert "no such account: 13" in scene.asked(section, "dead-letters list --key 13")
-    shown = scene.asked(section, "dead-letters show 17", _17=str(letter["id"]))
+    shown = scene.asked(section, "dead-letters show 1", _1=str(letter["id"]))
     assert "LookupError" in shown
     assert "incidents.py" in shown
 
     # Results are late: the first window is not closed, and a record of the slow key holds it.
-    section = "Results are late"
-    scene.until(lambda: scene.asked(section, "status"), rf"key {SLOW}\b")
+    section = "incidents/results-late"
     holders = scene.until(lambda: scene.asked(section, "sql"), rf"key {SLOW}\b")
     assert "score" in holders
-    assert '"seen"' in scene.asked(section, "state get check 13", _13=str(SLOW))
+    assert "checked" in scene.asked(section, "state get score 7", _7=str(SLOW))
 
     # One is slow: its key has been at work for the longest time.
-    section = "A computation is slow"
+    section = "incidents/slow-computation"
     scene.until(lambda: scene.asked(section, "status"), rf"oldest [0-9.]+ s, key {SLOW}\b")
-    assert "check" in scene.asked(section, "intervals list")
+    assert "check" in scene.asked("run/intervals", "intervals list")
 
     # The source is behind: rows wait for the slow key, and no more are read.
     told = scene.until(
-        lambda: scene.asked("The source is behind", "sql"), rf"\| +{MOST_PENDING} +\|"
+        lambda: scene.asked("incidents/source-behind", "sql"), rf"\| +{MOST_PENDING} +\|"
     )
     assert "pays" in told
 
     # The disk fills: a session with a long transaction keeps the oldest bucket.
-    section = "The disk fills"
+    section = "incidents/schema-grows"
     with psycopg.connect(service.url()) as reader:
-        reader.execute("SELECT count(*) FROM ops.commit_record")
+        reader.execute("SELECT count(*) FROM shop.commit_record")
         asked = 'sql "SELECT kept_by'
         scene.until(
             lambda: scene.asked(section, asked), "reader", rf"process {reader.info.backend_pid}\b"
         )
         assert "seen ids" in scene.asked(section, 'sql "SELECT kind, sum')
         scene.asked(section, 'sql "SELECT kind, what')
-        told = scene.asked(section, "status --disk")
+        told = scene.asked(section, "status shop --disk")
         assert f"process {reader.info.backend_pid}" in told
         assert "seen ids" in told
     scene.asked(section, 'sql "SELECT computation, commits')
@@ -130,7 +142,7 @@ def test_each_incident_leads_to_its_cause_and_cure(scene: Scene) -> None:
     victim = service.workers.pop()
     victim.kill()
     victim.wait()
-    section = "A worker is gone"
+    section = "incidents/worker-gone"
     scene.until(lambda: scene.asked(section, "sql"), "claim.*the lease of its owner is over")
     scene.until(lambda: scene.asked(section, "status"), "worker .*running")
     service.start()
@@ -139,7 +151,7 @@ def test_each_incident_leads_to_its_cause_and_cure(scene: Scene) -> None:
     (directory / "fast").touch()
     scene.until(lambda: str(service.read("SELECT count(*) FROM totals")), r"\(([2-9]),\)")
     (directory / "account_13").touch()
-    section = "A key is poison"
+    section = "incidents/poison-key"
     (letter,) = scene.json("dead-letters", "list", "--key", str(POISON))
     told = scene.asked(section, 'dead-letters retry --error "no such account" --dry-run')
     assert "1 dead letter matches" in told
