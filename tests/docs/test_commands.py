@@ -31,7 +31,7 @@ PAGES = sorted(
 DECISIONS = ROOT / "docs" / "decisions"
 """They tell what was true when they were made."""
 MODULES = sorted((ROOT / "examples").rglob("*.py"))
-PROGRAMS = ("millwheel", "python", "sqlite3", "export", "SELECT")
+PROGRAMS = ("millwheel", "python", "echo", "psql", "sqlite3", "export", "SELECT")
 """First words of the lines of a block in a docstring."""
 
 CLI: Any = typer.main.get_command(app)
