@@ -108,6 +108,7 @@ class Developer:
     def start(self, *arguments: str, on_terminal: bool = False) -> None:
         words = [sys.executable, "-P", "-m", "millwheel", "dev", *(arguments or TARGET)]
         given = {**environment(), "NO_COLOR": "1"}
+        given.pop("PYTHONDONTWRITEBYTECODE", None)  # as most people have it
         if on_terminal:
             self._terminal, theirs = pty.openpty()
             self._process = subprocess.Popen(

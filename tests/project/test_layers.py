@@ -33,6 +33,7 @@ PUBLIC_TO = {
     # millwheel.sources: the port that a source of one's own implements, as Nexmark's generator does
     "examples": {
         *PUBLIC,
+        "millwheel.client",
         "millwheel.core.distribution",
         "millwheel.kafka",
         "millwheel.sources",
