@@ -14,6 +14,7 @@ from millwheel.bundles import Bundles
 from millwheel.computation import Computation
 from millwheel.core.addresses import MOST_CELLS
 from millwheel.core.codec import shown
+from millwheel.core.functions import check_function
 from millwheel.errors import GraphError
 from millwheel.graph.labels import sink_name
 from millwheel.graph.node import Injection, Node, Reading
@@ -72,6 +73,12 @@ def check_injection(stream: Stream[Any], injection: Injection, most_pending: int
             f"inject into {stream.name!r}: the rows of this source have no timestamps of their "
             "own; give timestamp=, a function that returns the event time of a value"
         )
+    for option in ("timestamp", "seen", "watermark"):
+        function = getattr(injection, option)
+        if function is not None:
+            check_function(
+                function, f"inject into {stream.name!r}: {option}=", "returns a time of a value"
+            )
     lateness, idle_after = injection.lateness, injection.idle_after
     latency_target = injection.latency_target
     for option, duration in (
@@ -121,6 +128,10 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
     """Refuse a class in place of an instance, an object that is not a sink, and options that do not
     fit."""
     kinds = (Table, JsonLinesFiles, Console, Discard)
+    if row is not None:
+        check_function(row, f"sink of {stream.name!r}: row=", "returns the row of a value")
+    if isinstance(sink, JsonLinesFiles) and sink.by is not None:
+        check_function(sink.by, f"sink of {stream.name!r}: by=", "returns the key of a value")
     if isinstance(sink, kinds):
         if on_error != "fail":
             raise GraphError(

@@ -15,15 +15,30 @@ from millwheel import (
     Context,
     Discard,
     JsonLines,
+    JsonLinesFiles,
     Pipeline,
     Record,
     Stream,
     Table,
 )
+from millwheel.computations import (
+    FlatMap,
+    LastingJoin,
+    TemporalJoin,
+    Windowed,
+    count,
+    distinct,
+    first,
+    maximum,
+    mean,
+    top,
+    total,
+)
 from millwheel.core.model import Statement
 from millwheel.errors import GraphError, InputError, StatementError, UserCodeError
 from millwheel.graph.node import Productions
 from millwheel.testing import Harness
+from millwheel.windows import Pane, Tumbling
 from tests.support.pipelines import QUICK, doing, script
 from tests.support.values import ITEMS, Count, Item, at, items, key_of, time_of
 from tests.support.worlds import World
@@ -75,6 +90,56 @@ def test_something_else_in_place_of_what_is_wanted() -> None:
     assert "is not a stream" in refused(
         lambda p: p.inject("items", JsonLines("a"), timestamp=time_of)
     )
+
+
+PANES = Stream("panes", Pane[int])
+LAST = Stream("last", Item)
+
+
+async def wait(value: Any) -> Any:
+    return value
+
+
+WITHOUT_A_FUNCTION: dict[str, Callable[[Any, Any], object]] = {
+    "stream 'items': the key in by(...)": lambda p, f: ITEMS.by(f),
+    "inject into 'out': timestamp=": lambda p, f: p.inject(OUT, JsonLines("a"), timestamp=f),
+    "inject into 'out': seen=": lambda p, f: p.inject(
+        OUT, JsonLines("a"), timestamp=time_of, seen=f
+    ),
+    "inject into 'out': watermark=": lambda p, f: p.inject(
+        OUT, JsonLines("a"), timestamp=time_of, watermark=f
+    ),
+    "inject into 'out': id=": lambda p, f: p.inject(OUT, JsonLines("a"), timestamp=time_of, id=f),
+    "sink of 'items': row=": lambda p, f: p.sink(ITEMS, Console(), row=f),
+    "sink of 'items': by=": lambda p, f: p.sink(ITEMS, JsonLinesFiles("a", by=f)),
+    "FlatMap to 'out': the function": lambda p, f: FlatMap(f, to=OUT),
+    "total(...): the number": lambda p, f: total(f),
+    "mean(...): the number": lambda p, f: mean(f),
+    "maximum(...): the number": lambda p, f: maximum(f, int),
+    "top(...): the number": lambda p, f: top(3, f, Item),
+    "first(...) or last(...): the time": lambda p, f: first(f, Item),
+    "distinct(...): the part": lambda p, f: distinct(f),
+    "windows of stream 'panes': row=": lambda p, f: Windowed(
+        Tumbling(minutes=1), count, to=PANES, row=f
+    ),
+    "LastingJoin: combine=": lambda p, f: LastingJoin(ITEMS, OUT, to=LAST, combine=f),
+    "LastingJoin: on=": lambda p, f: LastingJoin(
+        ITEMS, OUT, to=LAST, combine=lambda left, right: left, on=f
+    ),
+    "TemporalJoin: combine=": lambda p, f: TemporalJoin(ITEMS, OUT, to=LAST, combine=f),
+}
+
+
+@pytest.mark.parametrize("where", WITHOUT_A_FUNCTION)
+def test_a_value_in_place_of_a_function(where: str) -> None:
+    add = WITHOUT_A_FUNCTION[where]
+    told = refused(lambda pipeline: add(pipeline, "number"))
+    assert told.startswith(f"{where} is 'number'; give a function that ")
+    assert "lambda left, right: " in told if "Join" in where else "lambda value: " in told
+    assert "FlatMap" in where or "Join" in where or told.endswith("value.number")
+    told = refused(lambda pipeline: add(pipeline, wait))
+    assert f"{where} is a coroutine function, wait ({__file__}:" in told
+    assert "nothing awaits it" in told
 
 
 def test_writes_without_its_comma() -> None:
