@@ -496,9 +496,10 @@ def _ask_for_await(found: Any) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """The name of a function, with file and line if it has them."""
+    """The name of a function, with file and line if it has them and is not the engine's own."""
     name = getattr(function, "__name__", type(function).__name__)
-    code = getattr(unwrap(function), "__code__", None)
+    is_own = str(getattr(function, "__module__", "")).startswith("millwheel.")
+    code = None if is_own else getattr(unwrap(function), "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 
