@@ -415,6 +415,7 @@ class Pipeline:
                     stream.value_type,
                     what=f"stream {stream.name!r}",
                     limit=self.settings.max_record_bytes,
+                    setting="max_record_bytes",
                 )
             if not any(node.kind == "injector" for node in self._graph.nodes):
                 raise GraphError(f"pipeline {self.name!r} has no injector, so nothing can happen")
