@@ -79,7 +79,7 @@ class HarnessPipeline:
 
     def append(self, step: ScriptStep[Any]) -> None:
         """Append a value to the first script of its stream, with a timestamp if its source gives
-        them; a watermark to all scripts of the stream, whose least one is that of the stream.
+        them; a watermark to all scripts of the stream, as the least of theirs is the stream's.
 
         Raises:
             GraphError: the pipeline has no injector for the stream, or the injector computes the
