@@ -41,6 +41,8 @@ class MigratedStates:
     """Values in intervals that former code may still own: they stay as they are."""
     to_fold: int = 0
     """Values that their owners have to fold first."""
+    has_workers: bool = True
+    """Whether a worker runs, which would fold them."""
     in_use: int = 0
     """Values that others wrote or held whenever they were looked at."""
     failed: int = 0
@@ -61,12 +63,14 @@ def migrate_states(
     *,
     values_per_second: float,
     show: Callable[[MigratedStates], None] = lambda _: None,
+    pause: Callable[[float], None] = time.sleep,
 ) -> MigratedStates:
     """Migrate stored states, each page of them in a transaction of its own; a call after an
     interrupted one finds the rest.
 
     Args:
         show: is called every `SHOW_SECONDS`.
+        pause: waits for a number of seconds.
 
     Raises:
         UsageError: this code is not the deployed one, or the pipeline runs on Spark.
@@ -79,7 +83,7 @@ def migrate_states(
     if not nodes:
         return MigratedStates(0)
     with old_states(url, pipeline.name) as states:
-        return _Migration(states, nodes, values_per_second, show).run()
+        return _Migration(states, nodes, values_per_second, show, pause).run()
 
 
 class _Migration:
@@ -89,6 +93,7 @@ class _Migration:
         nodes: dict[str, Node],
         rate: float,
         show: Callable[[MigratedStates], None],
+        pause: Callable[[float], None],
     ) -> None:
         self._states = states
         self._current = states.current(
@@ -99,6 +104,7 @@ class _Migration:
         }
         self._rate = rate
         self._show = show
+        self._pause = pause
         self._began = self._shown = time.monotonic()
         self._done = MigratedStates(len(nodes))
 
@@ -107,11 +113,13 @@ class _Migration:
         can be migrated."""
         for attempt in range(SETTLE_ATTEMPTS):
             if attempt:
-                time.sleep(SETTLE_SECONDS)
+                self._pause(SETTLE_SECONDS)
             self._done.owned = self._done.failed = 0
             self._done.in_use = sum(map(self._migrate, self._pages()))
             self._done.to_fold = self._states.to_fold(list(self._current.values()))
-            if not self._done.in_use and not self._done.to_fold:
+            self._done.has_workers = self._states.has_workers()
+            is_foldable = self._done.to_fold and self._done.has_workers
+            if not self._done.in_use and not is_foldable:
                 break
         self._done.seconds = time.monotonic() - self._began
         return self._done
@@ -134,7 +142,7 @@ class _Migration:
         values = [found for of in free if (found := self._migrated(of)) is not None]
         migrated = self._states.replace(values)
         self._done.migrated += migrated
-        time.sleep(max(0.0, len(values) / self._rate - (time.monotonic() - began)))
+        self._pause(max(0.0, len(values) / self._rate - (time.monotonic() - began)))
         return len(values) - migrated
 
     def _migrated(self, of: StoredValue) -> tuple[StoredValue, bytes, int] | None:

@@ -13,6 +13,7 @@ from millwheel.core.model import SLOTS
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
+from millwheel.store.console.live_workers import live_workers
 from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.console.step_names import name_of_step
 from millwheel.store.console.views import refuse_lookalikes
@@ -106,7 +107,7 @@ def pause(
         return Paused(
             [name for name in asked if name in found],
             [name for name in asked if name not in found],
-            len(_alive(connection, statements)),
+            len(live_workers(connection, statements)),
         )
 
 
@@ -130,7 +131,7 @@ def drop_pipeline(url: str, pipeline: str) -> None:
     with transaction(url) as connection:
         statements = Statements(pipeline)
         _lock(connection, statements, pipeline)
-        for host, pid, lease_left in _alive(connection, statements):
+        for host, pid, lease_left in live_workers(connection, statements):
             raise UsageError(
                 f"pipeline {pipeline!r} is being run by process {pid} on {host!r} "
                 f"(its lease ends in {lease_left:.0f} s unless it renews it). Stop that one "
@@ -143,19 +144,6 @@ def drop_pipeline(url: str, pipeline: str) -> None:
                 f"another session has been reading tables of {pipeline!r} for {LOCK_SECONDS} s, a "
                 "backup or a report maybe; nothing was removed. Try again when it has ended"
             ) from error
-
-
-def _alive(
-    connection: psycopg.Connection[Any], statements: Statements
-) -> list[tuple[str, int, float]]:
-    """Host, process id and remaining seconds of the lease."""
-    return [
-        (host.split()[0], pid, lease_left)
-        for _, host, pid, pid_started, _, lease_left in connection.execute(
-            statements.get("other_workers")
-        )
-        if lease_left > 0 and not is_dead(host, pid, pid_started)
-    ]
 
 
 def remove_computations(

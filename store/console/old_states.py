@@ -17,6 +17,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import UsageError
+from millwheel.store.console.live_workers import live_workers
 from millwheel.store.console.snapshot import CONNECT_SECONDS, translated
 from millwheel.store.postgres import arrays, session
 from millwheel.store.postgres.statements import READ_COMMITTED, Statements
@@ -160,6 +161,10 @@ class OldStates:
         """Number of values of other versions that owners have not folded into the table yet."""
         ((count,),) = self._rows("old_states_to_fold", _columns(current))
         return int(count)
+
+    def has_workers(self) -> bool:
+        """Whether a worker runs, which folds the commits of its intervals."""
+        return bool(live_workers(self._connection, self._statements))
 
     def _rows(self, name: str, params: Mapping[str, Any] | None = None) -> list[Any]:
         return self._connection.execute(self._statements.get(name), params).fetchall()

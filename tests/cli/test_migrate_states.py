@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from millwheel.services import state_migration
 from millwheel.store.console.old_states import BEFORE_ALL, CurrentVersion, OldStates
 from tests.support.shells import Shell
 from tests.support.store_sites import Schema
@@ -71,6 +74,37 @@ def test_values_of_intervals_that_former_code_may_own_stay(shell: Shell) -> None
     left = rows(shell, "SELECT count(*) FROM tills.states WHERE version = 1")[0][0]
     assert 0 < int(str(left)) < KEYS
     assert f"{left} values of former versions are left: {left} in key intervals" in said
+
+
+def test_values_that_only_a_worker_can_fold_are_said_at_once(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed workers leave commits that the next owners fold: waiting for them needs one."""
+    former, new = (text.replace("fold_seconds=0.2", "fold_seconds=600") for text in (MODULE, NEW))
+    deploy_to(shell, former)
+    shell("migrate", "tills")
+    sell(shell, 3, cents=1)
+    running = shell.start("run", "tills:pipeline")
+    wait_for(shell, running, "SELECT count(*) FROM tills.states", 6)
+    running.end(signal.SIGKILL)
+    take_over(shell, new, generation=2, number=signal.SIGKILL)
+    ((left,),) = rows(shell, "SELECT count(*) FROM tills.states WHERE version = 1")
+    assert left == 6
+
+    pauses: list[float] = []
+    monkeypatch.setenv("INPUT", shell.environment["INPUT"])
+    module: dict[str, Any] = runpy.run_path(str(shell.directory / "tills.py"))
+    found = state_migration.migrate_states(
+        module["pipeline"],
+        shell.environment["MILLWHEEL_STORE"],
+        values_per_second=5_000,
+        pause=pauses.append,
+    )
+    assert (found.left, found.has_workers) == (6, False)
+    assert sum(pauses) < 1
+    said = shell("migrate", "tills:pipeline", "--states")
+    assert "6 values of former versions are left: 0 in key intervals" in said
+    assert "6 in commits that only a worker folds. No worker runs: start workers of this" in said
 
 
 def test_a_migration_that_fails_names_the_key_and_the_rest_follows(shell: Shell) -> None:

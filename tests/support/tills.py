@@ -88,11 +88,14 @@ def deploy_new(shell: Shell) -> None:
     take_over(shell, NEW, generation=2)
 
 
-def take_over(shell: Shell, module: str, generation: int) -> None:
+def take_over(
+    shell: Shell, module: str, generation: int, number: signal.Signals = signal.SIGINT
+) -> None:
+    """Run code until it has all intervals, and end it by a signal."""
     deploy_to(shell, module)
     running = shell.start("run", "tills:pipeline")
     wait_for(shell, running, "SELECT min(generation) FROM tills.key_interval", generation)
-    running.end(signal.SIGINT)
+    running.end(number)
 
 
 def deploy_to(shell: Shell, module: str) -> None:

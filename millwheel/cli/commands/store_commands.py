@@ -141,11 +141,16 @@ def _of_states(found: MigratedStates) -> str:
         return f"{done}: every stored state has the present version of its type"
     if not found.left:
         return done
+    folded = "workers fold within seconds" if found.has_workers else "only a worker folds"
+    advice = (
+        "Repeat the command when workers of this code run"
+        if found.has_workers
+        else "No worker runs: start workers of this code, and repeat the command"
+    )
     return (
         f"{done}. {count_of(found.left, 'value')} of former versions are left: {found.owned} in "
         "key intervals that no worker of this code has taken over yet, and "
-        f"{found.to_fold + found.in_use} in commits that workers fold within seconds. Repeat the "
-        "command when workers of this code run"
+        f"{found.to_fold + found.in_use} in commits that {folded}. {advice}"
     )
 
 
