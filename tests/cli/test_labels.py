@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,14 @@ WINDOWS, SINK = "windowed → counts", "sink: counts"
 
 
 @pytest.fixture
-def shell(tmp_path: Path, new_schema: Callable[[int], Schema]) -> Shell:
+def shell(tmp_path: Path, new_schema: Callable[[int], Schema]) -> Iterator[Shell]:
     """A pipeline that has run, and does not run now."""
     (tmp_path / "wheel.py").write_text(MODULE)
     made = Shell(tmp_path, new_schema(18).url, "wheel")
     made.write([*lines(30), {"at": "2024-01-01T00:01:00Z", "text": "boom"}])
     made("run", "wheel:forgiving", "--keep-open")
-    return made
+    yield made
+    made.end()
 
 
 def test_a_label_of_status_names_the_step(shell: Shell) -> None:
