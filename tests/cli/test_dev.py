@@ -247,6 +247,12 @@ def test_an_error_of_user_code_is_shown_with_its_lines_and_corrected(developer: 
     developer.wait_for("query=cat  searches=1\n")
 
 
+def test_an_argument_that_names_no_pipeline_ends_the_command(developer: Developer) -> None:
+    developer.start("trends")
+    developer.wait_for("'trends' is not of the form MODULE:PIPELINE")
+    assert developer.send(signal.SIGCONT) == 2
+
+
 def test_a_module_that_is_missing_is_waited_for(developer: Developer) -> None:
     (developer.directory / "rules.py").unlink()
     developer.start()
