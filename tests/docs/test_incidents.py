@@ -27,7 +27,7 @@ PAGES = {
 }
 RUN = [page.read_text("utf-8") for page in (DOCS / "howto" / "run").glob("*.md")]
 ALERTS = set(re.findall(r"alert: (\w+)", (DOCS / "deploy/alerts.yaml").read_text()))
-HEADINGS = ["You notice", "Look", "Cause", "Mend", "After"]
+HEADINGS = ["You notice", "Look", "Cause", "Repair", "After"]
 ROOMS = ("millwheel", "store", "computations", "timers")
 """The folders of the code that workers run."""
 SPARK = "millwheel/spark"
