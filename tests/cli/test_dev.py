@@ -312,6 +312,18 @@ def test_a_session_that_is_killed_leaves_no_process(developer: Developer) -> Non
     until(lambda: gone(version))
 
 
+def test_a_reader_that_goes_away_ends_the_session(developer: Developer) -> None:
+    command = f"{sys.executable} -P -m millwheel dev trends:pipeline | head -n 3; exit $PIPESTATUS"
+    developer.search(*"abcdefgh")
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=developer.directory, env=environment(), timeout=SECONDS,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, len(done.stdout.splitlines())) == (128 + signal.SIGPIPE, 3)
+    assert "Traceback" not in done.stderr
+    assert embedded.status(developer.directory / ".millwheel").state == "stopped"
+
+
 def test_a_file_of_queries_is_watched(developer: Developer) -> None:
     text = """
         CREATE SOURCE searches (at timestamptz NOT NULL, query text NOT NULL,
