@@ -19,7 +19,7 @@ from millwheel.services.http import ANSWER_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
-OBJECTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8")))
+OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8")))
 CLI: Any = typer.main.get_command(app)
 LIBPQ = {"PGPASSWORD"}
 
@@ -39,7 +39,8 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def container(name: str) -> dict[str, Any]:
-    (found,) = dict(pods())[name]["spec"]["containers"]
+    containers: list[dict[str, Any]] = dict(pods())[name]["spec"]["containers"]
+    (found,) = containers
     return found
 
 
