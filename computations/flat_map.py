@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from millwheel import Computation, Context, Record, Stream
+from millwheel.core.functions import check_function
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -28,6 +29,12 @@ class FlatMap(Computation[A, None], Generic[A, B]):
     """
 
     def __init__(self, function: Callable[[A], Iterable[B]], to: Stream[B]) -> None:
+        check_function(
+            function,
+            f"FlatMap to {to.name!r}: the function",
+            "returns the values that become of one",
+            gives="[value]",
+        )
         self._function = function
         self._to = to
         self.writes = (to,)

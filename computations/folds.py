@@ -27,6 +27,7 @@ import msgspec
 
 from millwheel.core.distribution import install
 from millwheel.core.equality import Sum, canonical_json, exact_sum
+from millwheel.core.functions import check_function
 from millwheel.errors import GraphError
 from millwheel.windows import micros_of
 
@@ -104,6 +105,8 @@ def _count_all(accumulator: int, values: Sequence[object]) -> int:
     return accumulator + len(values)
 
 
+NUMBER = "returns the number of a value"
+
 count: Fold[Any, int, int] = Fold(int, _add_one, _same, int, _sum, add_all=_count_all)
 """The number of values."""
 
@@ -126,6 +129,7 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
             digits, not Python's 28. Both accept integers as well; any other mixture fails the
             record.
     """
+    check_function(of, "total(...): the number", NUMBER)
     kind = type(zero)
     if kind is float:
         zero = cast(Any, zero) + 0.0  # not minus zero
@@ -176,6 +180,7 @@ def mean(of: Callable[[V], float]) -> Fold[V, Mean, float]:
     pipeline.add(price, ORDERS.by(lambda order: order.item))
     ```
     """
+    check_function(of, "mean(...): the number", NUMBER)
     return Fold(
         Mean,
         lambda kept, value: Mean(kept.sum + of(value), kept.count + 1),
@@ -223,6 +228,7 @@ def maximum(of: Callable[[V], T], kind: type[T]) -> Fold[V, T | None, T]:
 def _ordered(fold: str, of: Callable[[V], T]) -> Callable[[V], T]:
     """`of`, with an error for NaN, which has no order: the result would depend on that of the
     records."""
+    check_function(of, f"{fold}(...): the number", NUMBER)
 
     def taken(value: V) -> T:
         found = of(value)
@@ -308,6 +314,7 @@ def last(at: Callable[[V], datetime], kind: type[V]) -> Fold[V, Timed[V] | None,
 def _timed(
     at: Callable[[V], datetime], kind: type[V], better: Callable[[Timed[V], Timed[V]], bool]
 ) -> Fold[V, Timed[V] | None, V]:
+    check_function(at, "first(...) or last(...): the time", "returns the time of a value")
     timed: Any = Timed[kind]  # type: ignore[valid-type]
     best = _best(lambda value: Timed(micros_of(at(value)), value), timed, better)
     return Fold(
@@ -433,6 +440,7 @@ def distinct(of: Callable[[V], Any]) -> Fold[V, Sketch, int]:
     Raises:
         GraphError: the extra ``sketches`` is not installed.
     """
+    check_function(of, "distinct(...): the part", "returns the part of a value that is counted")
     library = _library("distinct")
 
     def read(kept: Sketch) -> Any:

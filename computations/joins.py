@@ -30,6 +30,7 @@ from millwheel.computations.timeline import (
     waking_state,
     written,
 )
+from millwheel.core.functions import check_function
 from millwheel.errors import GraphError
 from millwheel.windows import Months, Tumbling, length, rule_of
 
@@ -101,6 +102,18 @@ def check_apart(what: str, first: Stream[Any], second: Stream[Any]) -> None:
         )
 
 
+def check_pair_functions(kind: str, combine: object, on: object = None) -> None:
+    """Refuse a `combine` or `on` that is no function of two values."""
+    pair = "left, right"
+    check_function(
+        combine, f"{kind}: combine=", "makes one value of a pair", takes=pair, gives="(left, right)"
+    )
+    if on is not None:
+        check_function(
+            on, f"{kind}: on=", "says whether two values match", takes=pair, gives="left == right"
+        )
+
+
 class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
     def __init__(
         self,
@@ -110,7 +123,9 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
         combine: Callable[[L, R], O],
         on: Callable[[L, R], bool] | None,
     ) -> None:
-        check_apart(type(self).__name__, left.stream, right.stream)
+        kind = type(self).__name__
+        check_apart(kind, left.stream, right.stream)
+        check_pair_functions(kind, combine, on)
         self._left = left
         self._right = right
         self._to = to

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from millwheel import Computation, Context, Input, MapState, Record, Stream, Timer
-from millwheel.computations.joins import check_apart, check_pair
+from millwheel.computations.joins import check_apart, check_pair, check_pair_functions
 from millwheel.computations.late import LateRecords
 from millwheel.computations.timeline import (
     BATCH,
@@ -93,6 +93,7 @@ class TemporalJoin(Computation[L | T, TableState[L, T]], Generic[L, T, O]):
         late: Stream[L] | None = None,
     ) -> None:
         check_apart("TemporalJoin", records, table)
+        check_pair_functions("TemporalJoin", combine)
         self._records = records
         self._table = table
         self._to = to

@@ -16,6 +16,7 @@ from millwheel.computations.panes import Late, Panes
 from millwheel.computations.sessions import Sessions
 from millwheel.computations.sliced import Sliced
 from millwheel.computations.timeline import written
+from millwheel.core.functions import check_function
 from millwheel.errors import GraphError
 from millwheel.windows import Assigner, Count, Early, Global, Pane, Session, Sliding, rule_of, shown
 
@@ -109,6 +110,8 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
             raise GraphError(
                 f"{subject}: early must be an Early, such as Early(records=10), not {early!r}"
             )
+        if row is not None:
+            check_function(row, f"{subject}: row=", "returns the row of a pane")
         self._to = to
         self._late = late
         self.writes = written(to, late if isinstance(late, Stream) else None)

@@ -10,6 +10,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 
 project = "millwheel"
 author = "the millwheel authors"
+copyright = f"2026, {author}"
 html_title = "millwheel"
 
 extensions = [
@@ -33,7 +34,8 @@ autodoc_typehints = "signature"
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 
-nb_execution_mode = "off"
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
 
 llms_txt_description = "A per-record stream engine in Python with its state in Postgres"
 llms_txt_suppress_unknown_node_warnings = ["toctree", "abbreviation"]

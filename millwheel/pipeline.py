@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 from millwheel.aggregates import Aggregate, GroupPart, Parquet, make_aggregate
 from millwheel.computation import Computation
 from millwheel.core.codec import Codec
+from millwheel.core.functions import check_function
 from millwheel.core.model import Key
 from millwheel.core.names import check_name
 from millwheel.errors import GraphError
@@ -163,6 +164,9 @@ class Pipeline:
             check_inbox(stream, self.nodes.values(), has_id=id is not None)
         target = stream
         if id is not None:
+            check_function(
+                id, f"inject into {stream.name!r}: id=", "returns the record's id of a value"
+            )
             target, node = identify_node(stream, id)
             if stream.name in self._identified:
                 target, known = self._identified[stream.name]
@@ -411,6 +415,7 @@ class Pipeline:
                     stream.value_type,
                     what=f"stream {stream.name!r}",
                     limit=self.settings.max_record_bytes,
+                    setting="max_record_bytes",
                 )
             if not any(node.kind == "injector" for node in self._graph.nodes):
                 raise GraphError(f"pipeline {self.name!r} has no injector, so nothing can happen")

@@ -185,6 +185,8 @@ class MapState(Collection, Generic[K, V]):
     """
 
     __slots__ = ()
+    instead_inside = "a dict"
+    """The type for a map within a value."""
 
     def _entry(self, key: K) -> str:
         return self._prefix + key_text(cast(Key, key)).decode()
@@ -318,6 +320,8 @@ class ListState(Collection, Generic[V]):
     """
 
     __slots__ = ()
+    instead_inside = "a list"
+    """The type for a queue within a value."""
 
     async def _bounds(self) -> tuple[int, int]:
         value = self._cells.lookup(self._prefix + BOUNDS, _BOUNDS)
@@ -420,7 +424,9 @@ class StateLayout(Generic[S]):
         plain_type: Any = self.state_type
         if self.collections:
             plain_type = _plain_type(self.state_type, frozenset(self.collections))
-        self.codec: Codec[Any] = Codec(plain_type, what=f"state of {owner}", limit=limit)
+        self.codec: Codec[Any] = Codec(
+            plain_type, what=f"state of {owner}", limit=limit, setting="max_state_bytes"
+        )
         self.has_fidelity = all(
             codec.fidelity == Fidelity.FULL
             for codec in (self.codec, *(codec for _, _, codec in self.collections.values()))
@@ -479,7 +485,10 @@ class StateLayout(Generic[S]):
                 arguments = [_substitute(a, variables) for a in get_args(hint)] or [Any, Any]
                 key_type = arguments[0] if kind is MapState else int
                 codec: Codec[Any] = Codec(
-                    arguments[-1], what=f"{self._name()}.{name} of {self.owner}", limit=limit
+                    arguments[-1],
+                    what=f"{self._name()}.{name} of {self.owner}",
+                    limit=limit,
+                    setting="max_state_bytes",
                 )
                 self.collections[name] = (kind, key_type, codec)
 

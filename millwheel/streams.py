@@ -12,6 +12,7 @@ import msgspec
 
 from millwheel.core.codec import Codec, Migration
 from millwheel.core.extractors import Keys, fingerprint
+from millwheel.core.functions import check_function
 from millwheel.core.model import EPOCH, Key
 from millwheel.core.names import check_name
 
@@ -91,7 +92,13 @@ class Stream(Generic[V]):
         Args:
             version: increase it by one when the code of the extractor changes and the reader keeps
                 state by its keys. The state of keys that no longer occur stays in the store.
+
+        Raises:
+            GraphError: `extractor` is not a function, or is a coroutine function.
         """
+        check_function(
+            extractor, f"stream {self.name!r}: the key in by(...)", "returns the key of a value"
+        )
         return Input(self, extractor, version=version)
 
     def spread(self) -> Input[V]:

@@ -48,6 +48,7 @@ from millwheel.core.stored_form import (
     may_come_reordered,
     parts_of,
 )
+from millwheel.core.unstorable import type_text, unstorable_part
 from millwheel.errors import GraphError, MigrationFailed, UserCodeError
 
 T = TypeVar("T")
@@ -307,18 +308,30 @@ def _find_facts(value_type: Any) -> Facts:
     )
 
 
+def _is_storable(value_type: Any) -> bool:
+    try:
+        facts_of(value_type)
+    except (TypeError, NotImplementedError, NameError):
+        return False
+    return True
+
+
 class Codec(Generic[T]):
-    def __init__(self, value_type: Any, *, what: str, limit: int = 8 << 20) -> None:
+    def __init__(
+        self, value_type: Any, *, what: str, limit: int = 8 << 20, setting: str = ""
+    ) -> None:
         """`value_type` is any that msgspec can decode JSON to; errors name the value `what`,
-        `limit` is in bytes."""
+        `limit` is in bytes, and that of a setting."""
         self.value_type = value_type
         self.what = what
         self.limit = limit
+        self._setting = setting
         try:
             facts = facts_of(value_type)
         except (TypeError, NotImplementedError, NameError) as error:
+            part = unstorable_part(value_type, _is_storable) or str(error).splitlines()[-1]
             raise GraphError(
-                f"{what}: values of type {value_type!r} cannot be stored as JSON: {error}. "
+                f"{what}: values of type {type_text(value_type)} cannot be stored as JSON: {part}. "
                 "Use a msgspec.Struct, a dataclass, or plain Python types"
             ) from error
         self.decode: Callable[[bytes], T] = facts.decode
@@ -398,7 +411,8 @@ class Codec(Generic[T]):
         if len(encoded) > self.limit:
             raise UserCodeError(
                 f"{self.what}: the value takes {len(encoded):,} bytes, more than the limit of "
-                f"{self.limit:,}; split it, or raise the limit in Settings"
+                f"{self.limit:,}; split it"
+                + (f", or raise the limit, Settings.{self._setting}" if self._setting else "")
             )
         if _holds_nul(encoded):
             raise UserCodeError(
@@ -410,7 +424,10 @@ class Codec(Generic[T]):
         it."""
         found = _find_not_finite(value)
         if found is not None:
-            raise UserCodeError(f"{self.what}: JSON cannot hold {found} in {shown(value)}")
+            raise UserCodeError(
+                f"{self.what}: JSON cannot hold {found} in {shown(value)}; use None where a number "
+                "is not known"
+            )
         self.check(encoded, value)
 
     def check(self, encoded: bytes, value: T) -> T:
@@ -496,9 +513,10 @@ def _ask_for_await(found: Any) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """The name of a function, with file and line if it has them."""
+    """The name of a function, with file and line if it has them and is not the engine's own."""
     name = getattr(function, "__name__", type(function).__name__)
-    code = getattr(unwrap(function), "__code__", None)
+    is_own = str(getattr(function, "__module__", "")).startswith("millwheel.")
+    code = None if is_own else getattr(unwrap(function), "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 

@@ -61,7 +61,10 @@ def to_micros(moment: datetime) -> int:
         ValueError: `moment` has no time zone, so that its instant is unknown.
     """
     if not isinstance(moment, datetime):
-        raise TypeError(f"a timestamp must be an aware datetime, not {type(moment).__name__}")
+        advice = "; add it to a time" if isinstance(moment, timedelta) else ""
+        raise TypeError(
+            f"a timestamp must be an aware datetime, not {type(moment).__name__}{advice}"
+        )
     if moment.tzinfo is None:
         raise ValueError(
             f"the timestamp {moment.isoformat()} has no time zone, so the instant it means is "

@@ -10,7 +10,7 @@ from contextlib import suppress
 from io import FileIO
 from typing import IO, Any, NoReturn, Protocol
 
-from millwheel.core.suggestion import with_suggestion
+from millwheel.core.suggestion import closest, with_suggestion
 from millwheel.errors import InputError
 
 CHUNK_BYTES = 256 << 10
@@ -233,7 +233,8 @@ def open_bytes(given: str, absolute: str, member: str | None) -> tuple[str, Byte
         file = FileIO(absolute)
     except FileNotFoundError:
         where = "" if given == absolute else f" ({absolute})"
-        raise InputError(f"{given}: there is no such file{where}") from None
+        advice = _neighbour(given, absolute)
+        raise InputError(f"{given}: there is no such file{where}{advice}") from None
     except OSError as error:
         raise InputError(f"{given}: cannot be opened: {error.strerror}") from error
     try:
@@ -244,6 +245,16 @@ def open_bytes(given: str, absolute: str, member: str | None) -> tuple[str, Byte
     except InputError:
         file.close()
         raise
+
+
+def _neighbour(given: str, absolute: str) -> str:
+    """A question with the file there whose name is most like that of a file that is missing."""
+    beginning, name = os.path.split(given)
+    try:
+        found = closest(name, os.listdir(os.path.dirname(absolute)))
+    except OSError:
+        return ""
+    return "" if found is None else f". Did you mean {os.path.join(beginning, found)}?"
 
 
 def _unpack(given: str, file: FileIO, member: str | None) -> tuple[str, Bytes]:

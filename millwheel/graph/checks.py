@@ -14,6 +14,8 @@ from millwheel.bundles import Bundles
 from millwheel.computation import Computation
 from millwheel.core.addresses import MOST_CELLS
 from millwheel.core.codec import shown
+from millwheel.core.functions import check_function
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError
 from millwheel.graph.labels import sink_name
 from millwheel.graph.node import Injection, Node, Reading
@@ -21,6 +23,9 @@ from millwheel.inbox import Inbox
 from millwheel.parking import Park
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Input, Stream
+
+ON_ERROR = ("fail", "dead_letter")
+"""What an injector or a sink does about a row that cannot be read or taken."""
 
 OF_SINKS = ("bundles", "key", "describe", "deliver", "close")
 """The members of a `millwheel.sinks.BundleSink`."""
@@ -72,6 +77,13 @@ def check_injection(stream: Stream[Any], injection: Injection, most_pending: int
             f"inject into {stream.name!r}: the rows of this source have no timestamps of their "
             "own; give timestamp=, a function that returns the event time of a value"
         )
+    _check_choice(f"inject into {stream.name!r}", "on_error", injection.on_error, ON_ERROR)
+    for option in ("timestamp", "seen", "watermark"):
+        function = getattr(injection, option)
+        if function is not None:
+            check_function(
+                function, f"inject into {stream.name!r}: {option}=", "returns a time of a value"
+            )
     lateness, idle_after = injection.lateness, injection.idle_after
     latency_target = injection.latency_target
     for option, duration in (
@@ -121,6 +133,10 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
     """Refuse a class in place of an instance, an object that is not a sink, and options that do not
     fit."""
     kinds = (Table, JsonLinesFiles, Console, Discard)
+    if row is not None:
+        check_function(row, f"sink of {stream.name!r}: row=", "returns the row of a value")
+    if isinstance(sink, JsonLinesFiles) and sink.by is not None:
+        check_function(sink.by, f"sink of {stream.name!r}: by=", "returns the key of a value")
     if isinstance(sink, kinds):
         if on_error != "fail":
             raise GraphError(
@@ -134,6 +150,7 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
             raise GraphError(
                 f"sink of {stream.name!r}: its `bundles` must be a Bundles(...), not {bundles:.80}"
             )
+        _check_choice(f"sink of {stream.name!r}", "on_error", on_error, ON_ERROR)
         if row is not None:
             raise GraphError(
                 f"sink of {stream.name!r}: row= is for tables, files and the terminal; this sink "
@@ -183,18 +200,26 @@ def check_values(
     label: str, productions: str, exactly_once: object, delivery: str, acknowledgement: str
 ) -> None:
     """Refuse unknown values of options."""
-    if productions not in ("strong", "weak"):
-        raise GraphError(f"{label!r}: productions must be 'strong' or 'weak', not {productions!r}")
+    _check_choice(repr(label), "productions", productions, ("strong", "weak"))
     if not isinstance(exactly_once, bool):
         raise GraphError(f"{label!r}: exactly_once must be True or False, not {exactly_once!r}")
-    if delivery not in ("acknowledged", "at_most_once"):
-        raise GraphError(
-            f"{label!r}: delivery must be 'acknowledged' or 'at_most_once', not {delivery!r}"
-        )
-    if acknowledgement not in ("chain", "tree"):
-        raise GraphError(
-            f"{label!r}: acknowledgement must be 'chain' or 'tree', not {acknowledgement!r}"
-        )
+    _check_choice(repr(label), "delivery", delivery, ("acknowledged", "at_most_once"))
+    _check_choice(repr(label), "acknowledgement", acknowledgement, ("chain", "tree"))
+
+
+def _check_choice(
+    where: str, option: str, given: object, choices: tuple[str, ...], also: str = ""
+) -> None:
+    """Refuse a value that is none of the choices.
+
+    Args:
+        also: another form of the value, for the message.
+    """
+    if given in choices:
+        return
+    *first, last = (*map(repr, choices), *([also] if also else []))
+    message = f"{where}: {option} must be {', '.join(first)} or {last}, not {shown(given, 80)}"
+    raise GraphError(with_suggestion(message, str(given), choices))
 
 
 def check_waits(label: str, **waits: object) -> None:
@@ -235,13 +260,12 @@ def check_repeatable(writer: Node, use: SinkUse) -> None:
 def check_failures(label: str, on_error: object, retries: int) -> Park | None:
     """Refuse an unknown way to treat failures of user code; returns how keys are parked, None: they
     are not."""
-    parks = isinstance(on_error, Park) or on_error == "park"
-    if not (parks or on_error in ("fail", "dead_letter")) or retries < 0:
-        raise GraphError(
-            f"{label!r}: on_error must be 'fail', 'dead_letter', 'park' or Park(...), and retries "
-            "0 or more"
-        )
-    return (on_error if isinstance(on_error, Park) else Park()) if parks else None
+    if not isinstance(retries, int) or retries < 0:
+        raise GraphError(f"{label!r}: retries must be a whole number, 0 or more, not {retries!r}")
+    if isinstance(on_error, Park):
+        return on_error
+    _check_choice(repr(label), "on_error", on_error, (*ON_ERROR, "park"), "Park(...)")
+    return Park() if on_error == "park" else None
 
 
 def check_bundles(label: str, computation: Computation[Any, Any, Any, Any]) -> None:

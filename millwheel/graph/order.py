@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from millwheel.aggregates import Aggregate
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError
 from millwheel.graph.node import STATE_VIEWS, Node, Reading
 from millwheel.graph.relays import BundleDelivery
@@ -137,10 +138,11 @@ class Graph:
         for node in nodes:
             for input_ in node.inputs:
                 if input_.stream.name not in writers:
-                    raise GraphError(
-                        f"{node.name!r} reads stream {input_.stream.name!r}, but nothing writes "
-                        "it: no injector, and no computation has it in `writes`"
+                    message = (
+                        f"{node.label!r} reads stream {input_.name!r}, but nothing writes it: no "
+                        "injector, and no computation has it in `writes`"
                     )
+                    raise GraphError(with_suggestion(message, input_.name, writers))
         read = {input_.stream.name for node in nodes for input_ in node.inputs}
         for node in nodes:
             if node.kind == "injector" and node.writes[0].name not in read:
@@ -151,12 +153,13 @@ class Graph:
         order: list[Node] = []
         done: set[str] = set()
         path: list[str] = []
+        labels = {node.name: node.label for node in nodes}
 
         def visit(node: Node) -> None:
             if node.name in done:
                 return
             if node.name in path:
-                loop = [*path[path.index(node.name) :], node.name]
+                loop = [labels[name] for name in (*path[path.index(node.name) :], node.name)]
                 raise GraphError(
                     f"the graph has a cycle: {' → '.join(loop)}; a low watermark cannot pass it. "
                     "Break it, for example by writing to a table instead"

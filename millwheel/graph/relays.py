@@ -135,7 +135,7 @@ def row_key(table: Table[Any], row: Callable[[Any], Any] | None) -> Callable[[An
         parts = table.key_of(table.values(row(value) if row else value))
         return parts if len(parts) > 1 else parts[0]
 
-    extract.__qualname__ = f"key of table {table.name}"
+    extract.__name__ = extract.__qualname__ = f"key of table {table.name}"
     return extract
 
 

@@ -168,8 +168,11 @@ class Tcp:
         try:
             sockets = await _bound(None if self._host in ("", "*") else self._host, self._port)
         except (OSError, OverflowError, UnicodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
             raise UsageError(
-                f"the worker cannot listen on {self._host}, port {self._port}: {error}"
+                "cannot listen for other workers on "
+                f"{_address(self._host, self._port)}: {why or error}. Give another HOST:PORT with "
+                "--listen; port 0 picks a free port"
             ) from error
         self._listener = Listener(sockets, admit, self._listening, greeting_seconds)
         if self._advertise is None:

@@ -505,7 +505,8 @@ def _system_errors(verb: str, directory: Path) -> Iterator[Path]:
         ) from error
     except OSError as error:
         raise EmbeddedServerError(
-            f"cannot {verb} the embedded server in {store}: {error}.{_disk_hint(store)}"
+            f"cannot {verb} the embedded server in {store}: {error}.{_disk_hint(store)} Correct "
+            "that, or give --store another directory."
         ) from error
     except psycopg.Error as error:
         raise StoreUnavailable(

@@ -16,10 +16,11 @@ from millwheel.errors import (
 )
 from millwheel.store.memory.faults import Faults
 from millwheel.store.memory.requests import settle
-from millwheel.store.memory.sink_tables import TableSinks, refusal
+from millwheel.store.memory.sink_tables import TableSinks
 from millwheel.store.memory.tables import BucketTables, CommitRow, Tables, changes_of
 from millwheel.store.port.commit import ANOTHER_CHAIN, Commit, IntervalCommit
 from millwheel.store.port.records import StoredProduction
+from millwheel.store.rules.row_refusals import refusal
 
 Refuse = Callable[[str, Sequence[Any]], str | None]
 

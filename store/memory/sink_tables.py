@@ -1,14 +1,12 @@
-"""The tables of table sinks: their rows, and the checks of rows that Postgres does."""
+"""The tables of table sinks, and their rows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 from millwheel.core.columns import Column
 from millwheel.sinks import Table
@@ -20,19 +18,6 @@ from millwheel.store.rules.changes.table_changes import (
     RenameColumn,
     StoredTable,
 )
-
-_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
-    "text": str,
-    "bigint": int,
-    "double precision": (float, int),
-    "boolean": bool,
-    "timestamp with time zone": datetime,
-    "date": date,
-    "bytea": bytes,
-    "numeric": (Decimal, int),
-    "uuid": UUID,
-    "jsonb": str,
-}
 
 _CASTS: dict[str, Callable[[Any], Any]] = {
     "numeric": Decimal,
@@ -148,21 +133,3 @@ def _with_cast(row: Values, place: int, before: str, after: str) -> Values:
 def _as(value: Any, type_: str, stored: str) -> Any:
     """A value of a column's type, as a column that was cast to another type has it."""
     return value if value is None or type_ == stored else _CASTS[stored](value)
-
-
-def refusal(table: Table[Any], values: tuple[Any, ...]) -> str | None:
-    """Why Postgres would refuse a row; None if it would not."""
-    wrong = [_refusal(c, value) for c, value in zip(table.columns, values, strict=True)]
-    return next(filter(None, wrong), None)
-
-
-def _refusal(column: Column, value: Any) -> str | None:
-    if value is None:
-        return None if column.nullable else f"null in column {column.name!r}"
-    if not isinstance(value, _PYTHON_TYPES[column.type]):
-        return f"column {column.name!r} is of type {column.type}, not {type(value).__name__}"
-    if isinstance(value, str) and "\0" in value:
-        return f"a NUL character in column {column.name!r}"
-    if isinstance(value, int) and column.type == "bigint" and not -(1 << 63) <= value < 1 << 63:
-        return f"{value} is out of range for column {column.name!r}"
-    return None

@@ -249,7 +249,7 @@ class Connections:
 
     async def _begin(self, connection: OwnSession) -> ServerSession:
         session = await begin_session(connection, self.statements)
-        self._incarnations.meet(session.incarnation)
+        self._incarnations.meet(session)
         return session
 
     async def begin_lane(self, connection: OwnSession) -> ServerSession:

@@ -38,6 +38,7 @@ from millwheel.store.postgres.session import OwnSession, closed_on_failure, shar
 from millwheel.store.postgres.statements import FENCE, READ_COMMITTED, Part, Statements
 from millwheel.store.postgres.table_rows import coalesced, refuse_rounding, write_rows
 from millwheel.store.postgres.translation import UNDEFINED_TABLE, translate, unreached
+from millwheel.store.rules.row_refusals import refusal_of_any
 
 Parts = list[tuple[Part, dict[str, Any]]]
 
@@ -257,7 +258,12 @@ class PostgresLane:
         for table, values in by_table:
             refuse_rounding(table, values, await self._scales_of(connection, table))
             statement = write_rows(self._statements, table)
-            await self._as_user(connection, statement, values, table=table)
+            try:
+                await self._as_user(connection, statement, values, table=table)
+            except StatementError as error:
+                if why := refusal_of_any(table, values):
+                    raise StatementError(f"{error}: {why}") from error
+                raise
         for statement, params in commit.statements:
             await self._as_user(connection, statement, params)
         self._sent_commit = True

@@ -31,6 +31,23 @@ LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 that psycopg could not send (a NUL in a text, a number out of range)."""
 
 
+ANSWERS = {
+    re.compile(r'FATAL: +database ".*" does not exist'): (
+        "The server answers: make that database, for example with createdb, or name another one "
+        "with --store"
+    ),
+    re.compile(
+        r'FATAL: +(?:role ".*" does not exist|(?:password|peer|ident) authentication failed'
+        r"|no pg_hba.conf entry)",
+        re.IGNORECASE,
+    ): (
+        "The server answers: correct user and password in --store, or let the server's pg_hba.conf "
+        "admit them"
+    ),
+}
+"""Answers of a server to a connection, and their remedies. They have no SQLSTATE."""
+
+
 def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
     """The engine's error for one of Postgres.
 
@@ -58,6 +75,9 @@ def unreached(error: psycopg.Error, store: str = "the store") -> StoreError:
     text = str(error).strip()
     if error.sqlstate == NO_RIGHT:
         return _without_right(text)
+    for answer, remedy in ANSWERS.items():
+        if answer.search(text):
+            return StoreUnavailable(f"{store} refuses the connection: {text}\n{remedy}")
     return StoreUnavailable(
         f"{store} cannot be reached: {text}\nCheck --store, and that Postgres is running there"
     )

@@ -108,6 +108,7 @@ class Developer:
     def start(self, *arguments: str, on_terminal: bool = False) -> None:
         words = [sys.executable, "-P", "-m", "millwheel", "dev", *(arguments or TARGET)]
         given = {**environment(), "NO_COLOR": "1"}
+        given.pop("PYTHONDONTWRITEBYTECODE", None)  # as most people have it
         if on_terminal:
             self._terminal, theirs = pty.openpty()
             self._process = subprocess.Popen(
@@ -244,6 +245,12 @@ def test_an_error_of_user_code_is_shown_with_its_lines_and_corrected(developer: 
     assert "Traceback" not in failed
     developer.write("rules.py", RULES)
     developer.wait_for("query=cat  searches=1\n")
+
+
+def test_an_argument_that_names_no_pipeline_ends_the_command(developer: Developer) -> None:
+    developer.start("trends")
+    developer.wait_for("'trends' is not of the form MODULE:PIPELINE")
+    assert developer.send(signal.SIGCONT) == 2
 
 
 def test_a_module_that_is_missing_is_waited_for(developer: Developer) -> None:

@@ -222,11 +222,11 @@ def test_a_port_that_is_in_use(option: str, shell: Workers) -> None:
         port = taken.getsockname()[1]
         told = shell.refused(option, f"127.0.0.1:{port}")
     said = {
-        "--listen": f"the worker cannot listen on 127.0.0.1, port {port}: ",
+        "--listen": f"cannot listen for other workers on 127.0.0.1:{port}: Address already in use",
         "--http": f"cannot listen for HTTP on 127.0.0.1:{port}: Address already in use",
     }
     assert told.startswith(said[option])
-    assert "in use" in told
+    assert f"Give another HOST:PORT with {option}" in told
 
 
 def test_no_such_store(shell: Workers) -> None:

@@ -29,7 +29,7 @@ DECISIONS = ROOT / "docs" / "decisions"
 START = ROOT / "docs" / "start"
 """Their commands are run, by `tests/docs/test_pages.py`."""
 MODULES = sorted((ROOT / "examples").rglob("*.py"))
-PROGRAMS = ("millwheel", "python", "sqlite3", "export", "SELECT")
+PROGRAMS = ("millwheel", "python", "echo", "psql", "sqlite3", "export", "SELECT")
 """First words of the lines of a block in a docstring."""
 
 

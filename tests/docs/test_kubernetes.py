@@ -19,12 +19,13 @@ from millwheel.services.http import ANSWER_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
-OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8")))
+OBJECTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8")))
 CLI: Any = typer.main.get_command(app)
 LIBPQ = {"PGPASSWORD"}
 
 
 def the(kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any]
     (found,) = (
         each for each in OBJECTS if (each["kind"], each["metadata"]["name"]) == (kind, name)
     )
@@ -39,8 +40,8 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def container(name: str) -> dict[str, Any]:
-    containers: list[dict[str, Any]] = dict(pods())[name]["spec"]["containers"]
-    (found,) = containers
+    found: dict[str, Any]
+    (found,) = dict(pods())[name]["spec"]["containers"]
     return found
 
 

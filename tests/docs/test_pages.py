@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.code_blocks import run_block
-from tests.support.pasted_pages import Block, Shell, blocks, typed
+from tests.support.pasted_pages import Block, Shell, blocks, paste, tutorial
 from tests.support.servers import VERSIONS, database
 
 ROOT = Path(__file__).parents[2]
@@ -37,15 +36,6 @@ def with_code(page: Path) -> bool:
     return any(block.language == "python" for block in blocks(page))
 
 
-def tutorial() -> Iterator[Path]:
-    """The pages of `start`, in the order of their list."""
-    index = (DOCS / "start/index.md").read_text("utf-8")
-    for listed in re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL):
-        for line in listed.splitlines():
-            if line and not line.startswith(":"):
-                yield DOCS / "start" / f"{line}.md"
-
-
 def write(block: Block, directory: Path) -> None:
     assert block.file is not None
     path = directory / block.file
@@ -59,15 +49,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
     directory.mkdir()
     with Shell(directory) as shell:
         for page in tutorial():
-            for block in blocks(page):
-                if block.file:
-                    write(block, directory)
-                elif block.language == "console":
-                    for command, shown in typed(block.text):
-                        if not command.startswith("pip "):
-                            shell.check(command, shown)
-                else:
-                    assert block.language not in ("python", "sql"), f"{page}: it names no file"
+            paste(page, shell)
 
 
 @pytest.fixture

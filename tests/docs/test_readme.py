@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.support.pasted_pages import Shell, blocks, typed
+from tests.support.pasted_pages import Shell, paste
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -30,26 +30,11 @@ def check_installation(command: str) -> None:
 def test_every_block_runs_as_it_stands_and_prints_what_is_shown(tmp_path: Path) -> None:
     directory = tmp_path / "empty"
     directory.mkdir()
-    ran = 0
     with Shell(directory) as shell:
-        for block in blocks(README):
-            match block.language:
-                case "python":
-                    assert block.file is not None, f"the first line names no file: {block.text}"
-                    (directory / block.file).write_text(block.text)
-                    if block.file.startswith("test_"):
-                        shell.printed(f"python -m pytest -q {block.file}")
-                case "console":
-                    for command, shown in typed(block.text):
-                        if command.startswith("pip "):
-                            check_installation(command)
-                        else:
-                            shell.check(command, shown)
-                case _:
-                    assert block.language == "text"
-                    continue
-            ran += 1
-    assert ran == 3
+        installs = paste(README, shell)
+    for command in installs:
+        check_installation(command)
+    assert installs
     assert (directory / "store").is_dir()
 
 

@@ -248,7 +248,7 @@ async def test_an_address_that_nobody_could_call_is_refused(world: World) -> Non
 async def test_a_port_that_is_taken(world: World) -> None:
     one, _ = await world.worker("one")
     port = int(one.address.rpartition(":")[2])
-    with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1, port {port}"):
+    with pytest.raises(UsageError, match=f"cannot listen for other workers on 127.0.0.1:{port}"):
         await world.worker("two", port=port)
 
 

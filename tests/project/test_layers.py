@@ -22,17 +22,19 @@ PUBLIC = {
     "millwheel.windows",
 }
 PUBLIC_TO = {
-    # What messages say, and which values are equal: rules that have one place.
+    # What messages say, which values are equal, and what is a function: rules that have one place.
     "computations": {
         *PUBLIC,
         "millwheel.core.distribution",
         "millwheel.context",
         "millwheel.core.equality",
+        "millwheel.core.functions",
         "millwheel.core.redaction",
     },
     # millwheel.sources: the port that a source of one's own implements, as Nexmark's generator does
     "examples": {
         *PUBLIC,
+        "millwheel.client",
         "millwheel.core.distribution",
         "millwheel.kafka",
         "millwheel.sources",

@@ -99,8 +99,14 @@ def _check_packages(
             "the first program of the README runs",
             lambda: checks.first_program(wheel, target, work / "program"),
         )
+        todo.add(
+            "the README and the tutorial run as copied and pasted",
+            lambda: checks.pages(clone, target, work / "pages"),
+        )
     else:
-        todo.leave_out("bill of materials, first program", "there is no environment")
+        todo.leave_out(
+            "bill of materials, first program, README and tutorial", "there is no environment"
+        )
     _write(built, dist)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from millwheel.core.distribution import DISTRIBUTION
 from tests.support.packages import build, run_installed, write_zeitgeist
+from tests.support.pasted_pages import Shell, paste, tutorial
 
 PROGRAMS = Path(sys.executable).parent
 """Where the checkers of the extra `release` are."""
@@ -217,3 +218,23 @@ def _canonical(requirement: str) -> str:
     found = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert found is not None
     return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def pages(clone: Path, target: Path, work: Path) -> list[str]:
+    """Every block of the README and of the tutorial runs with the installed wheel, in an empty
+    directory."""
+    if problems := run(PROGRAMS / "uv", "pip", "install", "-q", "--python", target, "pytest"):
+        return problems
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PATH"] = f"{target / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    problems = []
+    for name, copied in (("readme", [clone / "README.md"]), ("tutorial", [*tutorial()])):
+        directory = work / name / "empty"
+        directory.mkdir(parents=True)
+        try:
+            with Shell(directory, environment) as shell:
+                for page in copied:
+                    paste(page, shell)
+        except AssertionError as error:
+            problems += [f"{name}:", *str(error).splitlines()]
+    return problems

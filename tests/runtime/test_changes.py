@@ -415,6 +415,8 @@ ELSEWHERE: dict[Kind, str] = {
     "test_an_output_stays_while_its_records_are_on_their_way",
     kinds.COLUMN_RENAMED: "store/test_changed_tables.py::test_a_column_is_renamed_with_its_values",
     kinds.COLUMN_WIDER_LARGE: "store/test_changed_tables.py::test_a_large_table_is_not_rewritten",
+    kinds.COLUMN_FOREIGN: "store/test_changed_tables.py::"
+    "test_a_column_of_a_table_made_by_hand_that_rows_have_no_value_for_is_said",
     kinds.TABLE_INDEX: "store/test_contract.py::"
     "test_a_table_without_the_key_of_its_rows_is_refused",
 }

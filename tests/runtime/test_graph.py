@@ -192,7 +192,7 @@ def one_table_two_types() -> None:
         (one_stream_twice, "reads one stream twice"),
         (weak, "'tally' keeps state"),
         (bad_on_error, "on_error must be 'fail', 'dead_letter', 'park' or Park"),
-        (bad_retries, "retries 0 or more"),
+        (bad_retries, "retries must be a whole number, 0 or more, not -1"),
         (bad_lateness, "lateness may not be negative"),
         (two_ids, "different functions"),
         (unstorable, "cannot be stored as JSON"),
@@ -443,7 +443,7 @@ async def test_an_extractor_that_fails_is_told_with_the_value() -> None:
     pipeline.add(Tally(), ITEMS.by(key_of))
     pipeline.add(FlatMap(lambda counted: [], to=WORDS), TALLY.by(lambda counted: counted.nothing))  # type: ignore[attr-defined]
     async with Harness(pipeline) as harness:
-        with pytest.raises(UserCodeError, match="key extractor of 'make_words' failed"):
+        with pytest.raises(UserCodeError, match="key extractor of 'flat_map → words' failed"):
             await harness.inject(ITEMS, Item("a", 1))
 
 

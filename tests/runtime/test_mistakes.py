@@ -6,6 +6,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -15,15 +16,33 @@ from millwheel import (
     Context,
     Discard,
     JsonLines,
+    JsonLinesFiles,
+    ListState,
+    MapState,
     Pipeline,
     Record,
     Stream,
     Table,
 )
+from millwheel.bundles import Bundles
+from millwheel.computations import (
+    FlatMap,
+    LastingJoin,
+    TemporalJoin,
+    Windowed,
+    count,
+    distinct,
+    first,
+    maximum,
+    mean,
+    top,
+    total,
+)
 from millwheel.core.model import Statement
 from millwheel.errors import GraphError, InputError, StatementError, UserCodeError
 from millwheel.graph.node import Productions
 from millwheel.testing import Harness
+from millwheel.windows import Pane, Tumbling
 from tests.support.pipelines import QUICK, doing, script
 from tests.support.values import ITEMS, Count, Item, at, items, key_of, time_of
 from tests.support.worlds import World
@@ -75,6 +94,56 @@ def test_something_else_in_place_of_what_is_wanted() -> None:
     assert "is not a stream" in refused(
         lambda p: p.inject("items", JsonLines("a"), timestamp=time_of)
     )
+
+
+PANES = Stream("panes", Pane[int])
+LAST = Stream("last", Item)
+
+
+async def wait(value: Any) -> Any:
+    return value
+
+
+WITHOUT_A_FUNCTION: dict[str, Callable[[Any, Any], object]] = {
+    "stream 'items': the key in by(...)": lambda p, f: ITEMS.by(f),
+    "inject into 'out': timestamp=": lambda p, f: p.inject(OUT, JsonLines("a"), timestamp=f),
+    "inject into 'out': seen=": lambda p, f: p.inject(
+        OUT, JsonLines("a"), timestamp=time_of, seen=f
+    ),
+    "inject into 'out': watermark=": lambda p, f: p.inject(
+        OUT, JsonLines("a"), timestamp=time_of, watermark=f
+    ),
+    "inject into 'out': id=": lambda p, f: p.inject(OUT, JsonLines("a"), timestamp=time_of, id=f),
+    "sink of 'items': row=": lambda p, f: p.sink(ITEMS, Console(), row=f),
+    "sink of 'items': by=": lambda p, f: p.sink(ITEMS, JsonLinesFiles("a", by=f)),
+    "FlatMap to 'out': the function": lambda p, f: FlatMap(f, to=OUT),
+    "total(...): the number": lambda p, f: total(f),
+    "mean(...): the number": lambda p, f: mean(f),
+    "maximum(...): the number": lambda p, f: maximum(f, int),
+    "top(...): the number": lambda p, f: top(3, f, Item),
+    "first(...) or last(...): the time": lambda p, f: first(f, Item),
+    "distinct(...): the part": lambda p, f: distinct(f),
+    "windows of stream 'panes': row=": lambda p, f: Windowed(
+        Tumbling(minutes=1), count, to=PANES, row=f
+    ),
+    "LastingJoin: combine=": lambda p, f: LastingJoin(ITEMS, OUT, to=LAST, combine=f),
+    "LastingJoin: on=": lambda p, f: LastingJoin(
+        ITEMS, OUT, to=LAST, combine=lambda left, right: left, on=f
+    ),
+    "TemporalJoin: combine=": lambda p, f: TemporalJoin(ITEMS, OUT, to=LAST, combine=f),
+}
+
+
+@pytest.mark.parametrize("where", WITHOUT_A_FUNCTION)
+def test_a_value_in_place_of_a_function(where: str) -> None:
+    add = WITHOUT_A_FUNCTION[where]
+    told = refused(lambda pipeline: add(pipeline, "number"))
+    assert told.startswith(f"{where} is 'number'; give a function that ")
+    assert "lambda left, right: " in told if "Join" in where else "lambda value: " in told
+    assert "FlatMap" in where or "Join" in where or told.endswith("value.number")
+    told = refused(lambda pipeline: add(pipeline, wait))
+    assert f"{where} is a coroutine function, wait ({__file__}:" in told
+    assert "nothing awaits it" in told
 
 
 def test_writes_without_its_comma() -> None:
@@ -355,3 +424,86 @@ async def test_a_refused_statement_is_told_with_its_line(postgres: Any) -> None:
     assert f"(ctx.execute at {__file__}:{line}): relation" in str(raised.value)
     assert isinstance(raised.value.__cause__, StatementError)
     assert isinstance(raised.value.__cause__.__cause__, psycopg.errors.UndefinedTable)
+
+
+class Inner(msgspec.Struct):
+    marks: MapState[str, int] = msgspec.field(default_factory=MapState)
+
+
+class Nested(msgspec.Struct):
+    inner: Inner = msgspec.field(default_factory=Inner)
+    queue: ListState[int] = msgspec.field(default_factory=ListState)
+
+
+class Listed(msgspec.Struct):
+    queues: list[ListState[int]] = []
+
+
+class Optional(msgspec.Struct):
+    queue: ListState[int] | None = None
+
+
+class Odd(msgspec.Struct):
+    found: dict[str, list[Odd]] = {}
+    kind: complex = 0j
+
+
+@pytest.mark.parametrize(
+    ("state", "place", "instead"),
+    [
+        (Nested, "Inner.marks is a MapState", "a dict"),
+        (Listed, "a value in Listed.queues is a ListState", "a list"),
+        (Optional, "Optional.queue is a ListState", "a list"),
+        (Odd, "Odd.kind is of type complex", "plain Python types"),
+    ],
+)
+def test_a_part_of_a_type_that_cannot_be_stored_is_named(
+    state: Any, place: str, instead: str
+) -> None:
+    class Keeps(Computation[Item, state]):
+        async def process_record(self, record: Any, ctx: Any) -> None: ...
+
+    told = refused(lambda p: p.add(Keeps(), ITEMS.by(key_of)))
+    assert told.startswith("state of keeps: values of type ")
+    assert f"cannot be stored as JSON: {place}" in told
+    assert instead in told
+    assert "schema_hook" not in told
+    told = refused(lambda p: Stream("bad", state))
+    assert told.startswith("stream 'bad': values of type ")
+    if state is not Nested:  # of a stream, the first part is another one
+        assert place in told
+
+
+def test_an_unknown_choice_is_answered_with_the_nearest() -> None:
+    def add(**options: Any) -> str:
+        return refused(lambda p: p.add(Good(), ITEMS.by(key_of), **options))
+
+    told = add(on_error="dead-letter")
+    assert told == (
+        "'good': on_error must be 'fail', 'dead_letter', 'park' or Park(...), not 'dead-letter'. "
+        "Did you mean dead_letter?"
+    )
+    assert "Did you mean weak?" in add(productions="week")
+    assert "Did you mean at_most_once?" in add(delivery="at-most-once")
+    assert "Did you mean tree?" in add(acknowledgement="trees")
+    assert "retries must be a whole number, 0 or more, not 1.5" in add(retries=1.5)
+    told = refused(
+        lambda p: p.inject(OUT, JsonLines("a"), timestamp=time_of, on_error="deadletter")
+    )
+    assert told.startswith("inject into 'out': on_error must be 'fail' or 'dead_letter', not 'dea")
+    told = refused(lambda p: p.sink(ITEMS, Outside(), on_error="park"))
+    assert told == "sink of 'items': on_error must be 'fail' or 'dead_letter', not 'park'"
+
+
+class Outside:
+    """A sink outside the store."""
+
+    bundles = Bundles()
+    key = None
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    async def deliver(self, records: Any, ctx: Any) -> None: ...
+
+    async def close(self) -> None: ...

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from millwheel import Table
-from millwheel.errors import DeployRefused, StoreUnavailable
-from millwheel.store.rules.changes import table_changes
+from millwheel.errors import DeployRefused, StatementError, StoreUnavailable
+from millwheel.store.rules.changes import kinds, table_changes
 from tests.support.store_sites import COUNTS, GRAPH, Counted, Owner, PostgresSite, Site, deploy, row
 
 pytestmark = pytest.mark.newest
@@ -171,3 +171,31 @@ async def test_a_table_that_was_there_before_the_first_deploy_is_compared_too(
     owner = await Owner.take(postgres.store)
     await write(owner, (COUNTS, row("fits", 1)))
     assert len(await postgres.rows(COUNTS)) == 1
+
+
+async def test_a_column_of_a_table_made_by_hand_that_rows_have_no_value_for_is_said(
+    postgres: PostgresSite,
+) -> None:
+    """It is taken, as a trigger may give the value; numbers that the table makes itself are no
+    such column."""
+    await postgres.query(
+        "CREATE TABLE {t} (word text PRIMARY KEY, count bigint, pounds bigint NOT NULL, "
+        "id bigint GENERATED ALWAYS AS IDENTITY, made timestamptz NOT NULL DEFAULT now())",
+        t="counts",
+    )
+    first = await deploy(postgres.store, graph=graph_with(COUNTS))
+    said = [change for change in first.changes if change.kind is kinds.COLUMN_FOREIGN]
+    assert [change.where for change in said] == ["table 'counts', column 'pounds'"]
+    assert "let column pounds of table wheel.counts be NULL" in said[0].text
+    again = await deploy(postgres.store, graph=graph_with(WIDER), tables=(WIDER,))
+    assert kinds.COLUMN_FOREIGN not in [change.kind for change in again.changes]
+
+
+async def test_the_column_and_the_value_that_a_row_is_refused_for(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    with pytest.raises(StatementError) as refused:
+        await write(owner, (COUNTS, row("fits", 1)), (COUNTS, row("large", 1 << 70)))
+    assert "rows for table 'counts'" in str(refused.value)
+    assert "column 'count' is bigint, which does not hold 1180591620717411303424" in str(
+        refused.value
+    )

@@ -11,7 +11,7 @@ from millwheel.store.console.views import NAMES, VIEWS
 from millwheel.store.postgres.statements import PARAMETER, TABLES, Statements, _texts
 from tests.support.store_sites import Schema
 
-KNOWN = {*TABLES, *VIEWS, *NAMES, "schema", "this_incarnation", "matching_letters"}
+KNOWN = {*TABLES, *VIEWS, *NAMES, "schema", "this_incarnation", "recovered_at", "matching_letters"}
 NAMED_WHEN_RUN = 83
 """So many are views, which `schema` has made, or have a part that only the code knows."""
 

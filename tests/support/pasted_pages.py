@@ -21,11 +21,13 @@ import re
 import shlex
 import subprocess
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.support.typed_commands import environment
+from tests.support.product import ROOT
+from tests.support.typed_commands import environment as of_checkout
 
 LONGEST_SECONDS = 120.0
 FILE = re.compile(r"(?:#|--) ([\w/-]+\.\w+)\n")
@@ -57,14 +59,15 @@ def typed(block: str) -> list[tuple[str, str]]:
 class Shell:
     """One shell in a directory, as a reader has it open; jobs in the background stay its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        """`environment` is by default that of this checkout."""
         self.directory = directory
         self._out, self._errors = directory.parent / "out", directory.parent / "errors"
         self._number = 0
         with self._out.open("wb") as out, self._errors.open("wb") as errors:
             self._shell = subprocess.Popen(
-                ["bash", "--norc"], cwd=directory, env=environment(), stdin=subprocess.PIPE,
-                stdout=out, stderr=errors, start_new_session=True, text=True,
+                ["bash", "--norc"], cwd=directory, env=environment or of_checkout(),
+                stdin=subprocess.PIPE, stdout=out, stderr=errors, start_new_session=True, text=True,
             )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -108,3 +111,37 @@ class Shell:
         assert doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS), (
             f"$ {command}\n{printed}\ninstead of\n{shown}\n{self._errors.read_text()}"
         )
+
+
+def tutorial() -> Iterator[Path]:
+    """The pages of `start`, in the order of their list."""
+    folder = ROOT / "docs" / "start"
+    for listed in re.findall(
+        r"```\{toctree\}\n(.*?)```", (folder / "index.md").read_text("utf-8"), re.S
+    ):
+        for line in listed.splitlines():
+            if line and not line.startswith(":"):
+                yield folder / f"{line}.md"
+
+
+def paste(page: Path, shell: Shell) -> list[str]:
+    """Copy a page into a directory and its shell, as a reader does who has installed millwheel.
+
+    Returns:
+        The ``pip`` commands, which are not run.
+    """
+    installs = []
+    for block in blocks(page):
+        if block.file is not None:
+            path = shell.directory / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, "utf-8")
+        elif block.language == "console":
+            for command, shown in typed(block.text):
+                if command.startswith("pip "):
+                    installs.append(command)
+                else:
+                    shell.check(command, shown)
+        else:
+            assert block.language not in ("python", "sql"), f"{page}: a block names no file"
+    return installs

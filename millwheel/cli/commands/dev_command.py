@@ -14,6 +14,8 @@ from millwheel.cli.developing.dev_session import DevSession
 from millwheel.cli.developing.reports import VersionOptions
 from millwheel.cli.options import CommonOptions, ServingOptions, Target, Yes
 from millwheel.cli.printing import say
+from millwheel.cli.sql_files import SUFFIX
+from millwheel.cli.target import parts_of
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.interruption import Interruption
 from millwheel.store.console.presence import present
@@ -31,6 +33,8 @@ def dev(
     stored data changes, the command asks.
     """
     os.environ.setdefault("MILLWHEEL_LOG_LEVEL", "warning")  # rows are easier to read alone
+    if not target.endswith(SUFFIX):
+        parts_of(target)
     tokens = serving.ingest_tokens
     options = VersionOptions(
         target,

@@ -58,16 +58,16 @@ class KeyedReader:
             key = extractor(value)
         except BaseException as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
-                f"{reason(error)}; value {shown(value, 300)}; the extractor is "
+                f"the key extractor of {self.step.node.label!r} failed on a value of stream "
+                f"{stream!r}: {reason(error)}; value {shown(value, 300)}; the extractor is "
                 f"{place_of(extractor)}"
             ) from error
         try:
             key_text, slot = encode_key(key)
         except UserCodeError as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r} returned an invalid key for a value of "
-                f"stream {stream!r}: {error}; the extractor is {place_of(extractor)}"
+                f"the key extractor of {self.step.node.label!r} returned an invalid key for a "
+                f"value of stream {stream!r}: {error}; the extractor is {place_of(extractor)}"
             ) from error
         return key, key_text, slot
 

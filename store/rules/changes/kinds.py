@@ -304,6 +304,13 @@ COLUMN_TYPE = Kind(
     "write to a column of another name; or, if the values fit, stop the workers, and change column "
     "{column} of table {pipeline}.{table} to type {type} by SQL",
 )
+COLUMN_FOREIGN = Kind(
+    "a column that was made by hand, and that every row needs",
+    FOLLOWS,
+    "rows of this code have no value for it: unless the table has a trigger that sets one, "
+    "Postgres refuses each row. Give the row type a field for it, or let column {column} of table "
+    "{pipeline}.{table} be NULL, or have a default, by SQL",
+)
 TABLE_KEY = Kind(
     "another key of a table",
     IMPOSSIBLE,
@@ -334,8 +341,8 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     ),
     "Tables": (
         COLUMN_ADDED, COLUMN_REQUIRED, COLUMN_NULLABLE, COLUMN_MISSING, COLUMN_RENAMED,
-        COLUMN_RENAMED_RUNNING, COLUMN_WIDER, COLUMN_WIDER_LARGE, COLUMN_TYPE, TABLE_KEY,
-        TABLE_INDEX,
+        COLUMN_RENAMED_RUNNING, COLUMN_WIDER, COLUMN_WIDER_LARGE, COLUMN_TYPE, COLUMN_FOREIGN,
+        TABLE_KEY, TABLE_INDEX,
     ),
 }  # fmt: skip
 """All kinds, by part of the page."""

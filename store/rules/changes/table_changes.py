@@ -166,6 +166,11 @@ class _TableChanges:
                 type_, may_be_left_out = self._stored.columns[name]
                 alteration = None if may_be_left_out else AllowNull(self._table.name, name)
                 yield self._change(kinds.COLUMN_MISSING, name, type_), alteration
+        if self._former:
+            return
+        for name, (type_, may_be_left_out) in self._stored.columns.items():
+            if name not in names and not may_be_left_out:
+                yield self._change(kinds.COLUMN_FOREIGN, name, type_), None
 
     def _index(self) -> Found:
         table = self._table
