@@ -52,7 +52,7 @@ def events() -> Iterator[str]:
                 case ast.Call(
                     func=ast.Attribute(attr="warning" | "error"),
                     args=[ast.Constant(value=str(event)), *_],
-                ) if re.fullmatch(r"[a-z]+(_[a-z]+)+", event):
+                ) if re.fullmatch(r"[a-z]+(_[a-z]+)*", event):
                     yield event
 
 
