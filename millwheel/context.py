@@ -27,6 +27,7 @@ from millwheel.core.model import (
     from_micros,
     to_micros,
 )
+from millwheel.core.no_rows import NO_ROWS
 from millwheel.core.redaction import shown_key
 from millwheel.errors import UserCodeError
 from millwheel.state import UNKNOWN
@@ -317,7 +318,8 @@ class Context(Generic[S, T]):
             assert harness.statements() == [("INSERT INTO bill VALUES (%s, %s)", ("ann", 300))]
         ```
 
-        The statement runs at the commit and returns no result. Parameters are written ``%s``.
+        The statement runs at the commit and returns no result: a use of one is a `UserCodeError`.
+        Parameters are written ``%s``.
         Transaction control, SET and LOCK are refused, since they would break the commit.
         """
         match = _STATEMENT.match(sql)
@@ -333,6 +335,7 @@ class Context(Generic[S, T]):
         effects = self._call.effects
         effects.statements.append((statement, tuple(params)))
         effects.size += len(sql) + 64
+        return NO_ROWS  # type: ignore[no-any-return]  # each use of it is a mistake of the caller
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter of this computation, exact despite crashes; `millwheel status` shows it.

@@ -12,6 +12,7 @@ from millwheel.cli.drawn_lines import drawing
 from millwheel.cli.printing import shortened
 from millwheel.cli.progress_line import RecentSpeed, moment, progress_line
 from millwheel.cli.terminal import USUAL, in_charset, in_foreground, moves_cursor, styled, width_of
+from millwheel.graph.doubts import doubts
 from millwheel.pipeline import Pipeline
 from millwheel.services.hosting import RunProgress
 
@@ -69,6 +70,18 @@ def log_boundedness(pipeline: Pipeline, *, keep_open: bool) -> None:
             with_end=ends,
             what_it_means="after the last row all windows close; rows appended later are refused",
             what_to_do="if the input continues: follow=True on the source, or --keep-open",
+        )
+
+
+def log_doubts(pipeline: Pipeline) -> None:
+    """Log the parts of a pipeline that are probably mistakes."""
+    log = structlog.get_logger()
+    for doubt in doubts(pipeline.nodes.values(), pipeline.sinks):
+        log.warning(
+            doubt.event,
+            **doubt.subject,
+            what_it_means=doubt.what_it_means,
+            what_to_do=doubt.what_to_do,
         )
 
 

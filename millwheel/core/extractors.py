@@ -125,7 +125,7 @@ class _Reading:
         module = function.__module__ or ""
         if module.partition(".")[0] == "millwheel":  # its code varies by release
             return ["engine", function.__qualname__, self._closed(function, depth)]
-        node = _node_of(function)
+        node = syntax_of(function)
         if node is None:
             self.from_source = False
             names = set(_names(code))
@@ -172,8 +172,8 @@ def _constants(code: CodeType) -> Iterator[Any]:
 _Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-def _node_of(function: FunctionType) -> _Node | None:
-    """The syntax of a function; None if its source is missing or ambiguous."""
+def syntax_of(function: FunctionType) -> _Node | None:
+    """The syntax of a function; None: its source is missing or ambiguous."""
     try:
         file = inspect.getsourcefile(function)
     except TypeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -391,6 +392,40 @@ async def test_a_forgotten_await_is_asked_for() -> None:
         await world.close()
     for coroutine in forgotten:
         coroutine.close()
+
+
+ROW_USES: dict[str, Callable[[Any], object]] = {
+    "first row": lambda found: found[0],
+    "loop": lambda found: [*found],
+    "number": len,
+    "condition": lambda found: 1 if found else 0,
+    "method of a cursor": lambda found: found.fetchone(),
+    "unpacking": lambda found: (lambda row, *rest: row)(*found),
+}
+
+
+@pytest.mark.parametrize("use", ROW_USES)
+async def test_the_rows_of_a_statement_cannot_be_used(use: str) -> None:
+    async def do(record: Record[Item], ctx: Context[Any]) -> None:
+        ROW_USES[use](ctx.execute("SELECT 1"))  # type: ignore[func-returns-value]
+
+    world = World(doing(items(1), do))
+    with pytest.raises(UserCodeError, match=r"ctx\.execute returns no rows: .* keep it in ctx"):
+        await world.run()
+    await world.close()
+
+
+async def test_a_statement_cannot_be_awaited() -> None:
+    async def do(record: Record[Item], ctx: Context[Any]) -> None:
+        found: Any = ctx.execute("SELECT 1")  # type: ignore[func-returns-value]
+        assert repr(found).startswith("<no rows")
+        copy.copy(found)
+        await found
+
+    world = World(doing(items(1), do))
+    with pytest.raises(UserCodeError, match=r"ctx\.execute returns no rows"):
+        await world.run()
+    await world.close()
 
 
 async def test_a_statement_knows_the_line_that_asked_for_it() -> None:

@@ -12,7 +12,7 @@ import structlog
 import typer
 
 from millwheel.cli.command import command
-from millwheel.cli.display import log_boundedness, showing
+from millwheel.cli.display import log_boundedness, log_doubts, showing
 from millwheel.cli.opened_store import opened_for
 from millwheel.cli.options import CommonOptions, InputOptions, Json, ServingOptions, Target
 from millwheel.cli.printing import print_json
@@ -67,6 +67,7 @@ def run(
     http, ingestion = serving.endpoint(), serving.ingestion()
     with opened_for(pipeline.name, common) as presence:
         log_boundedness(pipeline, keep_open=inputs.keep_open)
+        log_doubts(pipeline)
         work = (
             _run(pipeline, presence, inputs, http, ingestion)
             if workers is None

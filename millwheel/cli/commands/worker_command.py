@@ -13,7 +13,7 @@ import structlog
 import typer
 
 from millwheel.cli.command import command
-from millwheel.cli.display import log_boundedness, showing
+from millwheel.cli.display import log_boundedness, log_doubts, showing
 from millwheel.cli.opened_store import opened_for
 from millwheel.cli.options import CommonOptions, InputOptions, OptionGroup, ServingOptions, Target
 from millwheel.cli.target import load_pipeline
@@ -171,6 +171,7 @@ def worker(
     with opened_for(pipeline.name, common) as presence:
         if not inputs.until_done:  # otherwise `millwheel run` has started this worker and logged it
             log_boundedness(pipeline, keep_open=inputs.keep_open)
+            log_doubts(pipeline)
 
         async def work() -> Interruption:
             seconds = pipeline.settings.progress_seconds if inputs.until_done else LINE_SECONDS
