@@ -204,7 +204,13 @@ class Connections:
                 except StoreUnavailable:
                     await connection.close()
                     raise
-                yield connection
+                try:
+                    yield connection
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    # A database or login may have been read-only when the session began, and the
+                    # session keeps that for its life; the next one has the setting of its time.
+                    await connection.close()
+                    raise
         except PoolTimeout:
             self._incarnations.check(self._incarnations.known)
             raise
