@@ -1,61 +1,48 @@
-"""Show the progress of a run: a bar on a terminal, otherwise log lines."""
+"""Show the progress of a run: a line that is drawn over on a terminal, otherwise log lines."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-from rich.text import Text
 
-from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.cli.drawn_lines import drawing
+from millwheel.cli.printing import shortened
+from millwheel.cli.progress_line import RecentSpeed, moment, progress_line
+from millwheel.cli.terminal import USUAL, in_charset, in_foreground, moves_cursor, styled, width_of
 from millwheel.pipeline import Pipeline
 from millwheel.services.hosting import RunProgress
 
-BAR_SECONDS = 0.25
-
-
-class _Bar(Bar):
-    figures = "starting"
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield from super().get_renderables()
-        yield Text(f"  {self.figures}", no_wrap=True, overflow="ellipsis")
+DRAW_SECONDS = 0.25
 
 
 @contextmanager
 def showing(
-    name: str, line_seconds: float, console: Console | None = None
+    name: str, line_seconds: float
 ) -> Iterator[tuple[Callable[[RunProgress], None], float]]:
     """Yield a function that shows a run's progress, and the seconds between two calls of it."""
-    console = console or Console(stderr=True)
-    if not console.is_terminal:
+    stream = sys.stderr
+    if not (moves_cursor(stream) and in_foreground(stream)):
         yield _log, line_seconds
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[share]}"),
-        TimeElapsedColumn(),
-    )
-    # The output of a console sink appears above the bar, unless it goes to a file or a pipe.
-    with _Bar(
-        *columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()
-    ) as bar:
-        task = bar.add_task(name, total=1.0, share=_share(0.0))
+    recent = RecentSpeed()
+
+    def style(text: str, kind: str) -> str:
+        return styled(text, kind, err=True)
+
+    with drawing(stream) as drawn:
 
         def show(progress: RunProgress) -> None:
-            bar.figures = _figures(progress)
-            if progress.share is None:
-                bar.update(task, total=None, share="")
-            else:
-                bar.update(task, completed=progress.share, share=_share(progress.share))
+            if not in_foreground(stream):  # stopped by Ctrl-Z, and continued behind a shell
+                return
+            width = width_of(stream) or USUAL.columns
+            line = progress_line(name, progress, recent.of(progress), width, style)
+            drawn.draw([in_charset(line, stream)])
 
-        yield show, BAR_SECONDS
+        drawn.draw([shortened(f"{name} starting", (width_of(stream) or USUAL.columns) - 1)])
+        yield show, DRAW_SECONDS
 
 
 def log_boundedness(pipeline: Pipeline, *, keep_open: bool) -> None:
@@ -85,18 +72,6 @@ def log_boundedness(pipeline: Pipeline, *, keep_open: bool) -> None:
         )
 
 
-def _share(share: float) -> str:
-    return f"{share:4.0%} of the input"
-
-
-def _figures(progress: RunProgress) -> str:
-    backlog = "" if progress.backlog is None else f" · backlog {progress.backlog:,}"
-    return (
-        f"{progress.processed:,} records · {progress.per_second:,.0f}/s · "
-        f"watermark {moment(progress.low_watermark)}{backlog}"
-    )
-
-
 def _log(progress: RunProgress) -> None:
     structlog.get_logger().info(
         "progress",
@@ -104,15 +79,9 @@ def _log(progress: RunProgress) -> None:
         read=progress.read,
         records_per_second=round(progress.per_second),
         low_watermark=moment(progress.low_watermark),
+        lag_seconds=None if progress.lag_seconds is None else round(progress.lag_seconds, 1),
         backlog=progress.backlog,
+        workers=progress.workers,
         share=None if progress.share is None else round(progress.share, 4),
         seconds=round(progress.seconds, 1),
     )
-
-
-def moment(micros: int) -> str:
-    if micros >= MAX_TIME:
-        return "end of time"
-    if micros <= MIN_TIME:
-        return "not known yet"
-    return from_micros(micros).strftime("%Y-%m-%d %H:%M:%S")

@@ -22,13 +22,43 @@ COLUMN_WIDTH = 60
 
 def say(text: str, *, err: bool = False) -> None:
     """Print text; control characters but newlines and tabs are escaped."""
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
-    typer.echo(text, err=err)
+    typer.echo(escaped(text), err=err)
+
+
+def escaped(text: str) -> str:
+    """A text whose control characters, but newlines and tabs, are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
 
 
 def cut(text: str) -> str:
     return text if len(text) <= COLUMN_WIDTH else text[: COLUMN_WIDTH - 1] + "…"
+
+
+def shortened(text: str, cells: int) -> str:
+    """A text of at most so many cells of a terminal; one that is cut ends with an ellipsis."""
+    if cell_len(text) <= cells:
+        return text
+    room = cells - 1
+    for number, character in enumerate(text):
+        room -= cell_len(character)
+        if room < 0:
+            return f"{text[:number]}…"
+    return text
+
+
+def duration(seconds: float) -> str:
+    """For example ``2 h 5 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    first = next(number for number, (_, size) in enumerate(units) if whole >= size)
+    return " ".join(
+        f"{whole % units[number - 1][1] // size if number > first else whole // size} {name}"
+        for number, (name, size) in list(enumerate(units))[first : first + 2]
+    )
 
 
 def count_of(number: int, noun: str) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 
 import typer
 
+from millwheel.cli.log_lines import render
 from millwheel.cli.printing import say
 from millwheel.cli.terminal import styled
 from millwheel.core.distribution import check_alone
@@ -165,16 +166,15 @@ def configure_log(form: str | None = None, level: str | None = None) -> None:
     terminal = sys.stderr.isatty()
     form = _one_of(form, "MILLWHEEL_LOG_FORMAT", FORMS) or ("text" if terminal else "json")
     level = _one_of(level, "MILLWHEEL_LOG_LEVEL", LEVELS) or "info"
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=terminal)
-        if form == "text"
-        else structlog.processors.JSONRenderer(default=str)
-    )
+    for_reader = form == "text" and terminal
+    renderer: Any = structlog.processors.JSONRenderer(default=str)
+    if form == "text":
+        renderer = render if for_reader else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if form == "text" else [structlog.processors.format_exc_info]),
+            structlog.processors.TimeStamper(fmt="%H:%M:%SZ" if for_reader else "iso", utc=True),
+            *([structlog.processors.format_exc_info] if for_reader or form == "json" else []),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.cli.display import moment
+from millwheel.cli.progress_line import moment
 from millwheel.services.interruption import Interruption
 from millwheel.services.run import Summary
 from millwheel.store.console.inspection import time_text

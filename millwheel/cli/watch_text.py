@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from millwheel.cli.printing import byte_text, count_of, table
+from millwheel.cli.printing import byte_text, count_of, duration, table
 from millwheel.cli.status_text import (
     at_work,
     held_by,
@@ -140,22 +140,9 @@ def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
         user_code(one.user_code),
         at_work(one),
         moment(one.low_watermark[:19] if one.lag_seconds is not None else one.low_watermark),
-        "" if one.lag_seconds is None else lag(one.lag_seconds),
+        "" if one.lag_seconds is None else duration(one.lag_seconds),
         owners([i for i in status.intervals if i.computation == one.name], status.workers),
     ]
-
-
-def lag(seconds: float) -> str:
-    """For example ``2 h 5 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-    first = next(number for number, (_, size) in enumerate(units) if whole >= size)
-    return " ".join(
-        f"{whole % units[number - 1][1] // size if number > first else whole // size} {name}"
-        for number, (name, size) in list(enumerate(units))[first : first + 2]
-    )
 
 
 def owners(intervals: list[IntervalStatus], workers: list[WorkerStatus]) -> str:

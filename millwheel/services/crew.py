@@ -20,7 +20,7 @@ import structlog
 from millwheel.core.clock import Clock, SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.runtime.process.service import Service
-from millwheel.services.hosting import RunProgress
+from millwheel.services.hosting import RunProgress, lag_of
 from millwheel.store.console.inspection import Totals, inspect
 
 END_SECONDS = 30.0
@@ -214,9 +214,11 @@ class CrewProgress(Service):
                 read=None,
                 per_second=(processed - self._last_processed) / max(now - self._last, 1e-9),
                 low_watermark=found.low_watermark,
-                backlog=None,
-                share=None,
+                backlog=found.backlog,
+                share=found.share,
                 seconds=now - self._began,
+                workers=found.workers,
+                lag_seconds=lag_of(found.low_watermark, self._clock),
             )
         )
         self._last, self._last_processed = now, processed

@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from millwheel.core.clock import Clock
-from millwheel.core.model import MAX_TIME
+from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.errors import StoreError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
@@ -106,6 +106,17 @@ class RunProgress:
     share: float | None
     """Share of the input read so far, 0 to 1."""
     seconds: float
+    workers: int | None = None
+    """Workers that run the pipeline; None: it is run by one alone."""
+    lag_seconds: float | None = None
+    """How far event time is behind; None: it has not begun, or has ended."""
+
+
+def lag_of(low_watermark: int, clock: Clock) -> float | None:
+    """Seconds from a low watermark to now; None if it is an end of time."""
+    if not MIN_TIME < low_watermark < MAX_TIME:
+        return None
+    return (clock.now() - low_watermark) / 1e6
 
 
 class Reporter(Service):
@@ -131,6 +142,8 @@ class Reporter(Service):
                 backlog=found["backlog"],
                 share=found["share"],
                 seconds=now - self._began,
+                workers=found["workers"],
+                lag_seconds=lag_of(found["low_watermark"], self._clock),
             )
         )
         self._last, self._last_processed = now, found["processed"]

@@ -314,11 +314,18 @@ class DiskStatus(msgspec.Struct, frozen=True):
 
 
 class Totals(NamedTuple):
-    """Counters since the first deploy, summed over all computations."""
+    """Figures of all computations and workers together."""
 
     counters: Counter[str]
+    """Since the first deploy."""
     low_watermark: int
     """Microseconds."""
+    backlog: int
+    """Records that wait, as live workers have reported."""
+    share: float | None
+    """Least share of its input that an injector has read, 0 to 1; None: one has no end."""
+    workers: int
+    """Live workers that own intervals."""
 
 
 class DeadLetterEntry(msgspec.Struct, frozen=True):
@@ -461,7 +468,18 @@ class Inspection:
         counters: Counter[str] = Counter()
         for row in rows:
             counters.update(row.counters)
-        return Totals(counters, min((row.low_watermark for row in rows), default=MIN_TIME))
+        shares = [
+            1.0 if row.low_watermark >= MAX_TIME else row.share
+            for row in rows
+            if row.kind == "injector"
+        ]
+        return Totals(
+            counters,
+            min((row.low_watermark for row in rows), default=MIN_TIME),
+            backlog=sum(row.queued or 0 for row in rows),
+            share=None if None in shares else min(shares, default=None),
+            workers=len({row.owner for row in rows if row.is_owned}),
+        )
 
     def _version(self, pipeline: str) -> str | None:
         statement = composed(

@@ -55,7 +55,8 @@ WITH_A_STORE = {
 
 
 def test_the_nearest_name_is_found_in_any_case_and_none_if_none_is_near() -> None:
-    assert closest("Wrods", ["lines", "WORDS"]) == "WORDS"
+    assert closest("WRODS", ["lines", "words"]) == "words"
+    assert closest("wrods", ["lines", "WORDS"]) == "WORDS"
     assert closest("zzz", ["lines", "words"]) is None
     assert closest("words", []) is None
     assert did_you_mean("wrods", ["words"]) == "Did you mean words?"

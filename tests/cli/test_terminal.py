@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,8 +13,36 @@ from typer.testing import CliRunner
 from millwheel.cli.help_page import folded
 from millwheel.cli.main import COMMANDS, app
 from tests.support.parsed_commands import commands
+from tests.support.shells import MODULE, Shell, lines
+from tests.support.store_sites import Schema
+from tests.support.terminals import Screen, Terminal, interrupt_when
 
 WIDTHS = (60, 80, 120)
+
+
+REDRAWN = "\x1b[J"
+
+
+@pytest.fixture
+def shell(tmp_path: Path, new_schema: Callable[[int], Schema]) -> Iterator[Shell]:
+    """Commands on a Postgres with the schema of the pipeline."""
+    (tmp_path / "wheel.py").write_text(MODULE)
+    schema = new_schema(18)
+    made = Shell(tmp_path, schema.url, schema.name)
+    yield made
+    made.end()
+
+
+def gated(shell: Shell) -> None:
+    """Write an input whose middle waits for the file of the gate."""
+    rows = lines(1_000)
+    rows[500]["text"] = "gate"
+    shell.write(rows)
+
+
+def bars(shown: str) -> int:
+    """How often a line with a share of the input was drawn."""
+    return sum("% · " in drawing for drawing in shown.split(REDRAWN))
 
 
 def code(*words: str) -> str:
@@ -82,3 +112,93 @@ def test_a_wrong_word_is_answered_with_the_nearest_one(words: list[str], message
     assert done.exit_code == 2
     assert done.stderr.splitlines()[0] == message
     assert "--help" in done.stderr.splitlines()[-1]
+
+
+# ---------------------------------------------------------------------------------- progress
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_run_draws_one_line_again_and_again(shell: Shell, width: int) -> None:
+    gated(shell)
+    seen: list[str] = []
+
+    def open_gate(shown: str, send: Callable[[int], None]) -> bool:
+        seen.append(shown)
+        if bars(shown) < 4:
+            return False
+        shell.gate.touch()
+        return True
+
+    done = Terminal(width).run(
+        shell, "run", "wheel:pipeline", "--log-level", "error", then=open_gate,
+        GATE=str(shell.gate),
+    )  # fmt: skip
+    assert done.code == 0, done.raw
+    assert done.screen.folded == []
+    assert done.raw.partition("complete")[0].count("\n") == 0, "a tick is no line"
+    drawn = [Screen(width).feed(shown).lines for shown in seen]
+    assert {len(rows) for rows in drawn if rows} == {1}
+    assert any("━" in rows[0] and "/s" in rows[0] for rows in drawn if rows)
+    assert done.screen.lines[0].startswith("wheel: complete (this run"), "the bar is gone"
+
+
+def test_a_run_that_is_interrupted_leaves_a_clean_end(shell: Shell) -> None:
+    gated(shell)
+    done = Terminal(80).run(
+        shell, "run", "wheel:pipeline", GATE=str(shell.gate),
+        then=interrupt_when(lambda shown: bars(shown) >= 2),
+    )  # fmt: skip
+    assert done.code == 130, done.raw
+    assert not [line for line in done.screen.lines if "% · " in line]
+    assert "wheel: stopped; run again to resume" in done.text
+    assert done.screen.lines[-1].lstrip().startswith("low watermark")
+    assert done.raw.endswith("\r\n")
+
+
+def test_a_bar_follows_the_width_of_its_terminal(shell: Shell) -> None:
+    gated(shell)
+    terminal = Terminal(100)
+    resized = 0
+
+    def narrow(shown: str, send: Callable[[int], None]) -> bool:
+        nonlocal resized
+        if not resized and bars(shown) >= 2:
+            resized = len(shown)
+            terminal.resize(60)
+        if not resized or bars(shown[resized:]) < 4:
+            return False
+        shell.gate.touch()
+        return True
+
+    done = terminal.run(
+        shell, "run", "wheel:pipeline", "--log-level", "error", then=narrow, GATE=str(shell.gate)
+    )
+    drawings = [text.strip("\r") for text in done.raw[resized:].split(REDRAWN)[1:] if "/s" in text]
+    assert max(len(Screen(200).feed(text).lines[0]) for text in drawings[1:4]) < 60
+
+
+def test_a_worker_draws_a_line_too(shell: Shell) -> None:
+    shell.write(lines(10))
+    done = Terminal(100).run(
+        shell, "worker", "wheel:pipeline", "--log-level", "error",
+        then=interrupt_when(lambda shown: shown.count("1 worker ·") >= 3),
+    )  # fmt: skip
+    assert done.code == 130, done.raw
+    assert done.screen.folded == []
+    assert done.screen.lines in ([], ["^C"])
+
+
+@pytest.mark.parametrize("processes", [(), ("--workers", "2")])
+def test_a_terminal_without_a_cursor_and_a_pipe_get_plain_lines(
+    shell: Shell, processes: tuple[str, ...]
+) -> None:
+    shell.write(lines(300))
+    words = ("run", "wheel:pipeline", "--log-format", "text", *processes)
+    on_terminal = Terminal(80).run(shell, *words, TERM="dumb")
+    shell.write(lines(50, 300), append=True)
+    code, stdout, stderr = shell.start(*words, "--accept-late").end()
+    assert (on_terminal.code, code) == (0, 0), stderr
+    for shown in (on_terminal.raw.replace("\r\n", "\n"), stdout, stderr):
+        assert not {"\r", "\x1b"} & {*shown}
+    assert "progress" in stderr
+    assert "complete (this run" in stdout

@@ -8,8 +8,9 @@ from io import StringIO
 import pytest
 from rich.console import Console, Group
 
+from millwheel.cli.printing import duration
 from millwheel.cli.status_text import MOVING_SHOWN
-from millwheel.cli.watch_text import Rates, lag, lines, owners, text_of
+from millwheel.cli.watch_text import Rates, lines, owners, text_of
 from millwheel.store.console.inspection import (
     END_OF_TIME,
     CodeStatus,
@@ -105,7 +106,7 @@ def test_a_pipeline_that_is_not_deployed_has_none() -> None:
     ],
 )
 def test_a_lag_has_two_units(seconds: float, text: str) -> None:
-    assert lag(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_owners_are_counted_and_the_dead_own_nothing() -> None:

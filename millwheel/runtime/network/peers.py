@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.modes.tree_roots import owner_bits
@@ -34,7 +34,7 @@ class Peers:
     def link(self, worker: str | None) -> Link | None:
         return self._links.get(worker or "")
 
-    def links(self) -> Iterable[Link]:
+    def links(self) -> Collection[Link]:
         return self._links.values()
 
     def of_token(self, owner: int) -> Iterable[Link]:

@@ -34,6 +34,7 @@ class WorkerFigures:
             "unacked": sum(log.unacked for log, _ in exchange.logs.values()),
             "share": _least_share(exchange.source_tasks),
             "wall_timers": sum(i.timers.next_wall() is not None for i in intervals),
+            "workers": None if self._courier is None else 1 + len(self._courier.peers.links()),
         }
 
     def load(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ SELECT c.name, c.kind, l.input_watermark, l.low_watermark, l.stamp, l.counters, 
        (w.load -> 'intervals' -> k.id::text ->> 'records')::float8 AS rate,
        (w.load -> 'intervals' -> k.id::text ->> 'records_out')::float8 AS rate_out,
        w.load -> 'intervals' -> k.id::text -> 'code' AS code,
-       w.load -> 'intervals' -> k.id::text -> 'at_work' AS at_work
+       w.load -> 'intervals' -> k.id::text -> 'at_work' AS at_work,
+       (w.load ->> 'share')::float8 AS share, w.id IS NOT NULL AS is_owned
 FROM {computation} AS c
 JOIN {latest_commits} AS l ON l.computation = c.name
 JOIN {key_interval} AS k ON k.id = l.interval_id
