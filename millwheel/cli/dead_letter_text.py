@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from millwheel.cli.printing import count_of, cut, print_table, say
+import typer
+
+from millwheel.cli.fitted_tables import Fit, Styled, print_table
+from millwheel.cli.printing import count_of, say, seconds_text, tell
 from millwheel.store.console.asking import MatchedLetters
 from millwheel.store.console.inspection import DeadLetterEntry, DeadLetterKind
 
@@ -13,16 +16,18 @@ def print_letters(found: list[DeadLetterEntry]) -> None:
         [
             [
                 str(entry.id),
-                entry.given_up_at,
+                seconds_text(entry.given_up_at),
                 entry.computation,
                 entry.stream,
-                "" if entry.key is None else cut(str(entry.key)),
-                entry.parked or "",
+                "" if entry.key is None else str(entry.key),
+                Styled(entry.parked or "", "warning"),
                 entry.place,
-                *(cut(text) for text in (entry.error, entry.value)),
+                entry.error,
+                entry.value,
             ]
             for entry in found
         ],
+        Fit(("parked", "place", "stream", "given up at", "value", "key")),
     )
 
 
@@ -30,9 +35,17 @@ def print_kinds(kinds: list[DeadLetterKind]) -> None:
     print_table(
         ["letters", "keys", "computation", "error", "oldest", "newest at"],
         [
-            [f"{k.letters:,}", f"{k.keys:,}", k.computation, k.error, str(k.oldest), k.newest_at]
+            [
+                f"{k.letters:,}",
+                f"{k.keys:,}",
+                k.computation,
+                k.error,
+                str(k.oldest),
+                seconds_text(k.newest_at),
+            ]
             for k in kinds
         ],
+        Fit(("newest at", "oldest", "keys")),
     )
 
 
@@ -46,7 +59,7 @@ def print_letter(entry: DeadLetterEntry) -> None:
     for name, value in letter_fields(entry).items():
         say(f"{name.replace('_', ' '):12}  {'' if value is None else value}")
     if entry.traceback:
-        say("")
+        typer.echo()
         say(entry.traceback.rstrip())
 
 
@@ -54,25 +67,25 @@ def print_matched(matched: MatchedLetters) -> None:
     """Print how many letters match, and how many of them are late or stay."""
     print_number(matched)
     if matched.without_key:
-        say(
+        tell(
             f"rows of a source that could not be read: {matched.without_key:,} of them; no key "
             "owns them. Mend the rows, and send them again"
         )
     if matched.removed:
-        say(
+        tell(
             f"of computations that were removed: {matched.removed:,} of them; no code processes "
             "them. Export them, or discard them"
         )
     if matched.retried:
-        say(f"being retried already: {matched.retried:,} of them")
+        tell(f"being retried already: {matched.retried:,} of them")
     if matched.waiting:
         one = matched.waiting == 1
-        say(
+        tell(
             f"{count_of(matched.waiting, 'record')} wait{'s' if one else ''} behind them in parked "
             f"keys, and follow{'s' if one else ''} by {'itself' if one else 'themselves'}"
         )
     for computation, count in sorted(matched.behind.items()):
-        say(
+        tell(
             f"behind the low watermark of {computation}: {count:,} of them; the records that they "
             "produce are late, and a reader that drops late records will drop them"
         )
@@ -80,4 +93,4 @@ def print_matched(matched: MatchedLetters) -> None:
 
 def print_number(matched: MatchedLetters) -> None:
     number = len(matched.ids)
-    say(f"{count_of(number, 'dead letter')} match{'es' if number == 1 else ''}")
+    tell(f"{count_of(number, 'dead letter')} match{'es' if number == 1 else ''}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millwheel.cli.printing import print_table
+from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
+from millwheel.cli.printing import seconds_text
 from millwheel.runtime.ownership.planner import ReportedLoad
 from millwheel.services.operating import short
 from millwheel.store.console.inspection import OwnedInterval, PlacementEvent
@@ -15,6 +16,7 @@ def print_intervals(found: list[OwnedInterval], labels: Mapping[str, str]) -> No
         ["id", "computation", "slots", "sequencer", "owner", "moving to", "requested", "cpu",
          "records/s", "queued"],
         [_row(interval, labels) for interval in found],
+        Fit(("sequencer", "requested", "moving to", "slots", "cpu", "queued", "records/s")),
     )  # fmt: skip
 
 
@@ -23,16 +25,18 @@ def print_events(happened: list[PlacementEvent], labels: Mapping[str, str]) -> N
         ["at", "interval", "computation", "slots", "event", "from", "to", "reason"],
         [
             [
-                event.at, str(event.interval), labels.get(event.computation, event.computation),
+                seconds_text(event.at), str(event.interval),
+                labels.get(event.computation, event.computation),
                 _slots(event.slot_from, event.slot_to), event.what.replace("_", " to "),
                 _name(event.from_worker), _name(event.to_worker), event.reason,
             ]
             for event in happened
         ],
+        Fit(("slots", "reason", "from", "computation")),
     )  # fmt: skip
 
 
-def _row(found: OwnedInterval, labels: Mapping[str, str]) -> list[str]:
+def _row(found: OwnedInterval, labels: Mapping[str, str]) -> list[Cell]:
     load = ReportedLoad.read({"intervals": {found.id: found.load}}).of(found.id)
     known = found.load is not None
     requested = ["pinned"] if found.pinned else []
@@ -46,7 +50,7 @@ def _row(found: OwnedInterval, labels: Mapping[str, str]) -> list[str]:
         labels.get(found.computation, found.computation),
         _slots(found.slot_from, found.slot_to),
         str(found.sequencer),
-        _name(found.owner) + (" (gone)" if gone else ""),
+        Styled(f"{_name(found.owner)} (gone)", "error") if gone else _name(found.owner),
         _name(found.wanted_by),
         ", ".join(requested),
         f"{load.cpu:.2f}" if known else "",

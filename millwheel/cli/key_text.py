@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import typer
 
-from millwheel.cli.printing import print_table, say
+from millwheel.cli.fitted_tables import print_table
+from millwheel.cli.printing import say, tell
 from millwheel.core.model import Key
 from millwheel.services.operating import short
 from millwheel.store.console.one_key import MOST_PENDING, KeyStatus, Page
@@ -12,22 +14,22 @@ from millwheel.store.console.one_key import MOST_PENDING, KeyStatus, Page
 
 def print_key(found: KeyStatus, page: Page) -> None:
     owner = "no worker" if found.owner is None else f"worker {short(found.owner)}"
-    say(
+    tell(
         f"{found.computation}, key {msgspec.json.encode(found.key).decode()}: slot {found.slot}, "
         f"interval {found.interval} of {owner}"
     )
     if found.state is None and not found.entries_total and not page.skip:
-        say(f"no state{_other_type(found.key)}")
+        tell(f"no state{_other_type(found.key)}")
     if found.state is not None:
         say(f"state (version {found.version}): {bytes(found.state).decode()}")
     if found.entries:
-        say("")
+        typer.echo()
         _print_some(
             ["entry", "value"],
             [[entry, bytes(value).decode()] for entry, value in found.entries.items()],
             found.entries_total,
         )
-    say("")
+    typer.echo()
     if found.timers_total:
         _print_some(
             ["timer", "tag", "due", "holds the watermark at", "set at"],
@@ -35,9 +37,9 @@ def print_key(found: KeyStatus, page: Page) -> None:
             found.timers_total,
         )
     else:
-        say("no further timers" if page.skip else "no timers")
+        tell("no further timers" if page.skip else "no timers")
     if found.pending:
-        say("")
+        typer.echo()
         print_table(
             ["sent by", "stream", "id", "timestamp", "sent at", "value"],
             [
@@ -46,15 +48,15 @@ def print_key(found: KeyStatus, page: Page) -> None:
             ],
         )
         if len(found.pending) == MOST_PENDING:
-            say(f"the oldest {MOST_PENDING} records; there may be more")
+            tell(f"the oldest {MOST_PENDING} records; there may be more")
     else:
-        say("no records on their way to it")
+        tell("no records on their way to it")
 
 
 def _print_some(columns: list[str], rows: list[list[str]], total: int) -> None:
     print_table(columns, rows)
     if len(rows) < total:
-        say(f"{len(rows):,} of {total:,}: --limit and --skip show others")
+        tell(f"{len(rows):,} of {total:,}: --limit and --skip show others")
 
 
 def _other_type(key: Key) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from millwheel.cli.opened_store import opened
 from millwheel.cli.options import CommonOptions
-from millwheel.cli.printing import say
+from millwheel.cli.printing import tell
 from millwheel.errors import NotCarriedOut
 from millwheel.store.console.administration import transaction
 from millwheel.store.console.asking import Actor, Asking, Outcomes
@@ -72,7 +72,7 @@ class Desk:
                 return found
             if total > 1 and time.monotonic() - told >= 1.0:
                 told = time.monotonic()
-                say(f"  {total - found.open:,} of {total:,}", err=True)
+                tell(f"  {total - found.open:,} of {total:,}", err=True)
             time.sleep(POLL_SECONDS)
 
 
@@ -85,7 +85,7 @@ def report(desk: Desk, batch: int, found: Outcomes) -> None:
     """
     for outcome, count in sorted(found.counts.items()):
         detail = found.details.get(outcome)
-        say(f"{outcome}: {count:,}" + (f" ({detail})" if detail else ""))
+        tell(f"{outcome}: {count:,}" + (f" ({detail})" if detail else ""))
     if found.open:
         raise NotCarriedOut(
             f"{found.open:,} requests are not carried out yet; the owners of the keys go on with "

@@ -6,18 +6,21 @@ Keys, values and errors come from strangers: characters that a terminal obeys ar
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any
 
 import msgspec
 import typer
 from rich.cells import cell_len
 
+from millwheel.cli.terminal import styled, width_of
 from millwheel.errors import UsageError
 
-COLUMN_WIDTH = 60
-"""Longest text in a table; ``--json`` has the whole text."""
+HELD_SPACE = "\x00"
+COMMAND = re.compile(r"(?<=: )millwheel .*?(?=[.;,] |[.;,]?$)")
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -25,15 +28,32 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(escaped(text), err=err)
 
 
+def tell(text: str, style: str | None = None, *, err: bool = False) -> None:
+    """Print a sentence, which a terminal folds at words."""
+    for line in sentence_lines(text, width_of(sys.stderr if err else sys.stdout)):
+        typer.echo(styled(line, style, err=err), err=err)
+
+
+def sentence_lines(text: str, width: int | None) -> list[str]:
+    """A sentence in lines of a width (None: in one), indented as it is. A command in it stays
+    whole, for copying."""
+    text = escaped(text).replace("\n", "\\n")
+    if width is None or cell_len(text) < width:
+        return [text]
+    indent = " " * (len(text) - len(text.lstrip()))
+    text = COMMAND.sub(lambda command: command[0].replace(" ", HELD_SPACE), text)
+    lines = wrap(
+        text.lstrip(), width - 1, initial_indent=indent, subsequent_indent=f"{indent}  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace(HELD_SPACE, " ") for line in lines]
+
+
 def escaped(text: str) -> str:
-    """A text whose control characters, but newlines and tabs, are written as escapes."""
+    """Escape the control characters of a text, but newlines and tabs."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
-
-
-def cut(text: str) -> str:
-    return text if len(text) <= COLUMN_WIDTH else text[: COLUMN_WIDTH - 1] + "…"
 
 
 def shortened(text: str, cells: int) -> str:
@@ -59,6 +79,11 @@ def duration(seconds: float) -> str:
         f"{whole % units[number - 1][1] // size if number > first else whole // size} {name}"
         for number, (name, size) in list(enumerate(units))[first : first + 2]
     )
+
+
+def seconds_text(text: str) -> str:
+    """An ISO time in UTC, as a terminal shows it: to the second."""
+    return text[:19].replace("T", " ") if sys.stdout.isatty() else text
 
 
 def count_of(number: int, noun: str) -> str:
@@ -109,53 +134,15 @@ def _json_text(data: bytes) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> int:
-    count = -2  # the header and the rule below it
-    for line in table(columns, rows):
-        typer.echo(line)
-        count += 1
-    return count
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Iterator[str]:
-    """The lines of a table in psql's style; numbers are right-aligned."""
-    lines = [[_cell(value) for value in row] for row in rows]
-    widths = [
-        max(cell_len(name), *(cell_len(line[i]) for line in lines), 0)
-        for i, name in enumerate(columns)
-    ]
-    to_the_right = [
-        bool(lines) and all(_is_number(line[i]) for line in lines if line[i])
-        for i in range(len(columns))
-    ]
-    yield (
-        " " + " | ".join(_pad(n, w, False) for n, w in zip(columns, widths, strict=True)).rstrip()
-    )
-    yield "-" + "-+-".join("-" * width for width in widths) + "-"
-    for line in lines:
-        padded = map(_pad, line, widths, to_the_right)
-        yield " " + " | ".join(padded).rstrip()
-
-
-def _cell(value: str | None) -> str:
-    if value is None:
-        return ""
-    if value.isprintable():
-        return value
-    return "".join(c if c.isprintable() else _escaped(c) for c in value)
+def escaped_line(text: str) -> str:
+    """Escape the control characters of a text, newlines included."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(",", "").lstrip("-").replace(".", "", 1).isdecimal()
-
-
-def _pad(text: str, width: int, to_the_right: bool) -> str:
-    space = " " * (width - cell_len(text))
-    return space + text if to_the_right else text + space
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:

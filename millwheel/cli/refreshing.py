@@ -4,20 +4,23 @@ elsewhere."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
+from millwheel.cli.drawn_lines import DrawnLines, drawing
 from millwheel.cli.options import OptionGroup
+from millwheel.cli.terminal import USUAL, Size, moves_cursor, size_of
 from millwheel.errors import UsageError
 
-Show = Callable[[Sequence[str]], None]
+Render = Callable[[int | None], Iterable[str]]
+
+SIZE_SECONDS = 0.2
+"""Time in which a watch follows a change of the terminal's size."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +45,48 @@ class WatchOptions(OptionGroup):
         return (self.interval or 1.0) if self.watch else None
 
 
-@contextmanager
-def showing(text_of: Callable[[str], Text]) -> Iterator[Show]:
-    """Yield a function that prints lines, or redraws them on a terminal.
+class Watch:
+    """Shows lines again and again.
 
     Args:
-        text_of: a line as it is drawn on a terminal.
+        drawn: where to draw; None: blocks of lines are printed.
     """
-    console = Console()
-    if not console.is_terminal:
-        yield _print_block
+
+    def __init__(self, drawn: DrawnLines | None) -> None:
+        self._drawn = drawn
+        self._render: Render = lambda width: ()
+        self._size: Size | None = None
+
+    def show(self, render: Render) -> None:
+        """Show the lines that `render` gives for the width of the terminal; None: a pipe."""
+        self._render = render
+        if self._drawn is None:
+            for line in render(None):
+                typer.echo(line)
+            typer.echo()
+            sys.stdout.flush()
+            return
+        self._size = size = size_of(sys.stdout) or USUAL
+        lines = list(render(size.columns))
+        if len(lines) >= size.rows:
+            lines = [*lines[: size.rows - 2], "…"]
+        self._drawn.draw(lines)
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and draw again if the terminal's size changes."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, SIZE_SECONDS))
+            if self._drawn is not None and size_of(sys.stdout) != self._size:
+                self.show(self._render)
+
+
+@contextmanager
+def refreshed() -> Iterator[Watch]:
+    """Draw over the lines on a terminal, where the last ones stay at the end; print blocks
+    elsewhere."""
+    if not moves_cursor(sys.stdout):
+        yield Watch(None)
         return
-    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
-
-        def show(shown: Sequence[str]) -> None:
-            live.update(Group(*map(text_of, shown)), refresh=True)
-
-        yield show
-
-
-def _print_block(shown: Sequence[str]) -> None:
-    for line in shown:
-        typer.echo(line)
-    typer.echo()
-    sys.stdout.flush()
+    with drawing(sys.stdout, keep=True) as drawn:
+        yield Watch(drawn)

@@ -26,8 +26,8 @@ from typing import Any
 import typer
 
 from millwheel.cli.log_lines import render
-from millwheel.cli.printing import say
-from millwheel.cli.terminal import styled
+from millwheel.cli.printing import say, sentence_lines
+from millwheel.cli.terminal import styled, width_of
 from millwheel.core.distribution import check_alone
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
@@ -39,6 +39,8 @@ LEVELS = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
+ERROR = "error: "
 
 REPETITIVE = ("psycopg.pool", "uvicorn.error")
 """Libraries that repeat few kinds of warnings many times, such as a pool that waits."""
@@ -89,8 +91,12 @@ def report(error: MillwheelError, *, debug: bool) -> None:
 
 
 def print_error(message: str) -> None:
-    typer.echo(styled("error: ", "error", err=True), nl=False, err=True)
-    say(message, err=True)
+    width = width_of(sys.stderr)
+    parts = f"{ERROR}{message}".split("\n")
+    first, *others = (line for part in parts for line in sentence_lines(part, width))
+    typer.echo(styled(ERROR, "error", err=True) + first.removeprefix(ERROR), err=True)
+    for line in others:
+        typer.echo(line, err=True)
 
 
 def _users_place(error: BaseException | None) -> str | None:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 import typer
 
-from millwheel.cli.printing import byte_text, print_table, say
+from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
+from millwheel.cli.printing import byte_text, duration, seconds_text, tell
+from millwheel.cli.terminal import styled
 from millwheel.core.counters import COMMON_COUNTERS
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.inspection import (
@@ -29,12 +31,20 @@ from millwheel.store.console.migrate import HEAD, migrate_command
 MOVING_SHOWN = 10
 
 
+DROPPED_FIRST = (
+    "held by", "bloom maybes", "input watermark", "duplicates", "out", "at work", "user code",
+    "out/s", "late", "processed", "low watermark", "dead letters", "records/s",
+)  # fmt: skip
+"""Columns in the order in which a narrow terminal has no room for them."""
+
+
 def print_status(status: PipelineStatus, address: StoreAddress) -> None:
-    typer.echo(f"pipeline {status.name}")
+    typer.echo(f"pipeline {styled(status.name, 'heading')}")
     if not status.schema_current:
-        typer.echo(
+        tell(
             f"  its schema is at version {status.schema_version}, but this code needs {HEAD}. "
-            f"Run: {migrate_command(status.name, address)}"
+            f"Run: {migrate_command(status.name, address)}",
+            "warning",
         )
         return
     if not status.deployed:
@@ -44,42 +54,42 @@ def print_status(status: PipelineStatus, address: StoreAddress) -> None:
         _print_spark(status.on_spark, labels_of(status))
         return
     for worker in status.workers:
-        typer.echo(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}")
+        tell(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}", style_of(worker.state))
     if status.complete:
-        typer.echo("  complete: all input is processed, and event time is at its end")
+        tell("  complete: all input is processed, and event time is at its end", "good")
     elif all(worker.state != "running" for worker in status.workers):
-        typer.echo("  no worker is running it")
+        tell("  no worker is running it", "warning")
     labels = labels_of(status)
-    for line in (*moving(status.intervals, labels), *unowned(status)):
-        typer.echo(f"  {line}")
+    for line in moving(status.intervals, labels):
+        tell(f"  {line}")
+    for line in unowned(status):
+        tell(f"  {line}", "warning")
     paused = {computation.name for computation in status.computations if computation.paused}
     for source in status.sources:
-        say(
+        is_paused = source.computation in paused
+        tell(
             f"  {source.computation} reads {source.source}"
             + (", read to its end" if source.ended else "")
-            + (", paused" if source.computation in paused else "")
-            + ("" if source.flow is None else f", {flow_text(source.flow)}")
+            + (", paused" if is_paused else "")
+            + ("" if source.flow is None else f", {flow_text(source.flow)}"),
+            "warning" if is_paused else None,
         )
     for line in parked(status):
-        typer.echo(f"  {line}")
+        tell(f"  {line}", "error")
     for state in status.orphaned:
-        typer.echo(
+        tell(
             f"  orphaned state: no code reads {state.collection} of {state.computation} since "
             f"generation {state.generation + 1}; the view states shows it. To delete it: millwheel "
             f"migrate {status.name} --allow-drop"
         )
     for sink in status.sinks:
         if sink.open is not None:
-            typer.echo(f"  {sink_text(sink)}")
+            tell(f"  {sink_text(sink)}")
     typer.echo()
-    print_table(
-        ["computation", "processed", "records/s", "out", "out/s", "backlog", "user code", "at work",
-         "duplicates",
-         "bloom maybes", "late", "dead letters", "input watermark", "low watermark", "held by"],
-        [_row(computation, labels) for computation in status.computations],
-    )  # fmt: skip
+    _print_computations(status, labels)
     if status.generations:
-        typer.echo("\nworkers of several generations run:")
+        typer.echo()
+        typer.echo("workers of several generations run:")
         print_table(
             ["computation", "generation", "keys", "records/s", "out/s", "backlog", "user code"],
             [
@@ -94,10 +104,39 @@ def print_status(status: PipelineStatus, address: StoreAddress) -> None:
                 ]
                 for one in status.generations
             ],
+            Fit(("user code", "out/s")),
         )
     for computation in status.computations:
         if counted := _counted(computation):
-            typer.echo(f"  {name_of(computation)} counted: {counted}")
+            tell(f"  {name_of(computation)} counted: {counted}")
+
+
+def _print_computations(status: PipelineStatus, labels: Mapping[str, str]) -> None:
+    made = print_table(
+        ["computation", "processed", "records/s", "out", "out/s", "backlog", "user code", "at work",
+         "duplicates", "bloom maybes", "late", "dead letters", "input watermark", "low watermark",
+         "lag", "held by"],
+        [_row(computation, labels) for computation in status.computations],
+        Fit(DROPPED_FIRST, elsewhere=("held by",)),
+    )  # fmt: skip
+    if "held by" in made.dropped:
+        for line in holders(status):
+            tell(f"  {line}")
+
+
+def holders(status: PipelineStatus) -> list[str]:
+    """A line for each low watermark that is held, with its holder."""
+    labels = labels_of(status)
+    return [
+        f"{name_of(one)} held by: {held_by(one.holder, labels)}"
+        for one in status.computations
+        if one.holder is not None and one.low_watermark != END_OF_TIME
+    ]
+
+
+def style_of(state: str) -> str:
+    """The style of a worker's state."""
+    return {"running": "good", "silent": "warning"}.get(state, "error")
 
 
 def _counted(status: ComputationStatus) -> str:
@@ -110,11 +149,11 @@ def _counted(status: ComputationStatus) -> str:
 
 
 def _print_spark(query: SparkQueryStatus, labels: Mapping[str, str]) -> None:
-    typer.echo(f"  runs on Spark, with the checkpoint {query.checkpoint}")
+    tell(f"  runs on Spark, with the checkpoint {query.checkpoint}")
     if query.batch < 0:
         typer.echo("  no batch is in the tables yet")
         return
-    typer.echo(
+    tell(
         f"  batch {query.batch:,} was done {query.age_seconds:,.1f} s ago; the sources had "
         f"promised {moment(query.low_watermark)}"
     )
@@ -225,7 +264,7 @@ def name_of(status: ComputationStatus) -> str:
     return f"{label} (paused)" if status.paused else label
 
 
-def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
+def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[Cell]:
     holder = status.holder
     ended = status.low_watermark == END_OF_TIME
     return [
@@ -240,9 +279,10 @@ def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
         f"{status.duplicates_dropped:,}",
         f"{status.bloom_maybes:,}",
         late(status),
-        f"{status.dead_letters:,}",
+        Styled(f"{status.dead_letters:,}", "error" if status.dead_letters else None),
         moment(status.input_watermark),
         moment(status.low_watermark),
+        "" if status.lag_seconds is None or ended else duration(status.lag_seconds),
         "" if holder is None or ended else held_by(holder, labels),
     ]
 
@@ -288,4 +328,5 @@ def held_by(holder: Holder, labels: Mapping[str, str]) -> str:
 
 
 def moment(text: str) -> str:
-    return {END_OF_TIME: "end of time", BEGIN_OF_TIME: "not known yet"}.get(text, text)
+    named = {END_OF_TIME: "end of time", BEGIN_OF_TIME: "not known yet"}.get(text)
+    return seconds_text(text) if named is None else named

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 
-from rich.text import Text
-
-from millwheel.cli.printing import byte_text, count_of, duration, table
+from millwheel.cli.fitted_tables import Cell, Fit, Styled, layout
+from millwheel.cli.printing import byte_text, count_of, duration, sentence_lines
 from millwheel.cli.status_text import (
     at_work,
-    held_by,
+    holders,
     labels_of,
     moment,
     moving,
     name_of,
     parked,
     rate_text,
+    style_of,
     user_code,
 )
+from millwheel.cli.terminal import styled
 from millwheel.store.console.inspection import (
-    END_OF_TIME,
     ComputationStatus,
     IntervalStatus,
     PipelineStatus,
@@ -28,14 +28,11 @@ from millwheel.store.console.inspection import (
 )
 from millwheel.store.console.migrate import HEAD
 
-HELD_BY = " held by: "
-
-
-def text_of(line: str) -> Text:
-    """A line that a terminal may cut, except for the holder of a watermark."""
-    if HELD_BY in line:
-        return Text(line)
-    return Text(line, no_wrap=True, overflow="ellipsis")
+WORKERS_DROPPED = ("address", "code", "memory", "CPU", "process", "host", "intervals", "lease")
+COMPUTATIONS_DROPPED = (
+    "owned by", "at work", "user code", "out/s", "processed", "low watermark", "records/s",
+)  # fmt: skip
+"""Columns in the order in which a narrow terminal has no room for them."""
 
 
 class Rates:
@@ -64,21 +61,23 @@ class Rates:
                     one.out_per_second = (one.records_out - out) / (now - then)
 
 
-def lines(found: list[PipelineStatus]) -> list[str]:
+def lines(found: list[PipelineStatus], width: int | None = None) -> list[str]:
+    """The lines for a terminal of a width; None: for a pipe."""
     shown: list[str] = []
     for status in found:
         if shown:
             shown.append("")
-        shown += _pipeline(status)
+        shown += _pipeline(status, width)
     return shown
 
 
-def _pipeline(status: PipelineStatus) -> list[str]:
+def _pipeline(status: PipelineStatus, width: int | None) -> list[str]:
     if not status.schema_current:
-        return [
+        text = (
             f"pipeline {status.name}: its schema is at version {status.schema_version}, but this "
             f"code needs {HEAD}. Run: millwheel migrate {status.name}, with the same --store"
-        ]
+        )
+        return sentence_lines(text, width)
     if not status.deployed:
         return [f"pipeline {status.name}: created, but never run"]
     backlog = sum(one.backlog for one in status.computations)
@@ -92,33 +91,36 @@ def _pipeline(status: PipelineStatus) -> list[str]:
         *(["complete"] if status.complete else []),
     ]
     at = status.at[:19].replace("T", " ")
-    shown = [f"pipeline {status.name} at {at} UTC", f"  {' · '.join(figures)}"]
+    shown = [f"pipeline {styled(status.name, 'heading')} at {at} UTC"]
+    shown += sentence_lines(f"  {' · '.join(figures)}", width)
     if status.workers:
-        shown += table(
+        shown += layout(
             ["worker", "state", "process", "host", "address", "code", "lease", "intervals", "CPU",
              "memory"],
             [_worker(worker) for worker in status.workers],
-        )  # fmt: skip
-    shown += [f"  {line}" for line in moving(status.intervals, labels_of(status))]
-    shown += [f"  {line}" for line in parked(status)]
-    shown += table(
+            width,
+            Fit(WORKERS_DROPPED),
+        ).lines(width)  # fmt: skip
+    for line in moving(status.intervals, labels_of(status)):
+        shown += sentence_lines(f"  {line}", width)
+    for line in parked(status):
+        shown += [styled(part, "error") for part in sentence_lines(f"  {line}", width)]
+    shown += layout(
         ["computation", "records/s", "processed", "out/s", "backlog", "user code", "at work",
          "low watermark", "lag", "owned by"],
         [_computation(one, status) for one in status.computations],
-    )  # fmt: skip
-    labels = labels_of(status)
-    shown += [
-        f"  {name_of(one)}{HELD_BY}{held_by(one.holder, labels)}"
-        for one in status.computations
-        if one.holder is not None and one.low_watermark != END_OF_TIME
-    ]
+        width,
+        Fit(COMPUTATIONS_DROPPED),
+    ).lines(width)  # fmt: skip
+    for line in holders(status):
+        shown += sentence_lines(f"  {line}", width)
     return shown
 
 
-def _worker(worker: WorkerStatus) -> list[str]:
+def _worker(worker: WorkerStatus) -> list[Cell]:
     return [
         worker.id[:8],
-        worker.state,
+        Styled(worker.state, style_of(worker.state)),
         str(worker.pid),
         worker.host,
         worker.address,
@@ -130,7 +132,7 @@ def _worker(worker: WorkerStatus) -> list[str]:
     ]
 
 
-def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
+def _computation(one: ComputationStatus, status: PipelineStatus) -> list[Cell]:
     return [
         name_of(one),
         rate_text(one.per_second),

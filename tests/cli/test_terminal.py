@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,13 +27,15 @@ REDRAWN = "\x1b[J"
 
 
 @pytest.fixture
-def shell(tmp_path: Path, new_schema: Callable[[int], Schema]) -> Iterator[Shell]:
-    """Commands on a Postgres with the schema of the pipeline."""
-    (tmp_path / "wheel.py").write_text(MODULE)
+def shell(new_schema: Callable[[int], Schema]) -> Iterator[Shell]:
+    """Commands on a Postgres with the schema of the pipeline. The name of the directory is short:
+    a terminal folds a longer one, as any word that is wider than itself."""
     schema = new_schema(18)
-    made = Shell(tmp_path, schema.url, schema.name)
-    yield made
-    made.end()
+    with tempfile.TemporaryDirectory(prefix="mw-", dir="/tmp") as directory:
+        (Path(directory) / "wheel.py").write_text(MODULE)
+        made = Shell(Path(directory), schema.url, schema.name)
+        yield made
+        made.end()
 
 
 def gated(shell: Shell) -> None:
@@ -202,3 +207,76 @@ def test_a_terminal_without_a_cursor_and_a_pipe_get_plain_lines(
         assert not {"\r", "\x1b"} & {*shown}
     assert "progress" in stderr
     assert "complete (this run" in stdout
+
+
+# ------------------------------------------------------------------------------------ tables
+
+LOOKS = (
+    "status", "status --disk", "intervals list --events 9", "log", "dead-letters list",
+    "dead-letters list --group-by error", "query list wheel:pipeline", "state get words ant",
+    "plan wheel:pipeline", "sql 'SELECT * FROM workers' 'SELECT * FROM dead_letters'",
+    "sql 'SELECT * FROM states LIMIT 3' --expanded on",
+)  # fmt: skip
+
+
+@pytest.fixture
+def looked_at(shell: Shell) -> Shell:
+    """A pipeline with dead letters, requests and intervals to look at."""
+    rows = lines(40)
+    rows[7]["text"] = "boom " + "long " * 40
+    shell.write(rows)
+    shell("run", "wheel:forgiving")
+    shell("pause", shell.name, "--reason", "a reason that is rather long, to be cut on a terminal")
+    return shell
+
+
+def test_nothing_to_look_at_is_wider_than_the_terminal(looked_at: Shell) -> None:
+    for width in (60, 80, 120):
+        for words in LOOKS:
+            done = Terminal(width).run(looked_at, *shlex.split(words))
+            assert done.code == 0, done.raw
+            assert done.screen.folded == [], f"{words} on {width} columns"
+            assert done.screen.lines, words
+
+
+def test_a_watched_status_follows_the_size_of_its_terminal(looked_at: Shell) -> None:
+    terminal, begun = Terminal(100), 0
+
+    def narrow(shown: str, send: Callable[[int], None]) -> bool:
+        nonlocal begun
+        if not begun and REDRAWN in shown:
+            begun = len(shown)
+            terminal.resize(60)
+        if not begun or REDRAWN not in shown[begun:]:
+            return False
+        send(signal.SIGINT)
+        return True
+
+    done = terminal.run(looked_at, "status", "--watch", "--interval", "60", then=narrow)
+    assert done.code == 130
+    screen = Screen(60).feed(done.raw[begun:])
+    assert screen.folded == []
+    assert screen.lines[-1] == "interrupted"
+    assert sum(line.startswith("pipeline wheel at") for line in screen.lines) == 1
+
+
+def test_long_cells_are_cut_on_a_terminal_alone(looked_at: Shell) -> None:
+    reason = "a reason that is rather long, to be cut on a terminal"
+    on_terminal = Terminal(90).run(looked_at, "log").text
+    assert "…" in on_terminal
+    assert reason not in on_terminal
+    assert reason in looked_at("log")
+    assert looked_at.json("log")[0]["reason"] == reason
+    for words in (["log"], ["dead-letters", "list"], ["status"]):
+        assert "…" not in looked_at(*words)
+
+
+def test_sql_stacks_rows_that_are_wider_than_the_terminal(looked_at: Shell) -> None:
+    words = ("sql", "SELECT * FROM dead_letters")
+    assert "-[ record 1 ]-" in Terminal(80).run(looked_at, *words).text
+    assert "-[ record 1 ]-" in looked_at(*words, "--expanded", "on")
+    table = looked_at(*words)
+    assert "record 1" not in table
+    assert table.splitlines()[0].split(" | ")[0].strip() == "id"
+    assert Terminal(80).run(looked_at, *words, "-x", "off").screen.folded != []
+    assert "record" not in Terminal(80).run(looked_at, "sql", "SELECT 1 AS a").text

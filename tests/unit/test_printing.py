@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
+from millwheel.cli.fitted_tables import print_table
 from millwheel.cli.printing import (
     confirm,
     count_of,
     print_json,
     print_json_line,
     print_rows_as_json,
-    print_table,
     say,
 )
 from millwheel.errors import UsageError

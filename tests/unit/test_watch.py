@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 
 import pytest
-from rich.console import Console, Group
 
 from millwheel.cli.printing import duration
 from millwheel.cli.status_text import MOVING_SHOWN
-from millwheel.cli.watch_text import Rates, lines, owners, text_of
+from millwheel.cli.watch_text import Rates, lines, owners
 from millwheel.store.console.inspection import (
     END_OF_TIME,
     CodeStatus,
@@ -148,15 +146,20 @@ def test_the_view() -> None:
     assert held == "  count held by: 7 s, behind lines: row 3 of x"
 
 
-def test_a_narrow_terminal_cuts_tables_and_not_the_key_that_holds_a_watermark() -> None:
-    wide = StringIO()
-    console = Console(file=wide, width=40)
-    why = f'  count held by: 7 s, key "{"k" * 60}", timer end'
-    table = "computation " * 5
-    console.print(Group(text_of(why), text_of(table)))
-    shown = wide.getvalue()
-    assert shown.replace("\n", "").replace(" ", "").startswith(why.replace(" ", ""))
-    assert shown.rstrip().endswith("…")
+def test_a_narrow_terminal_has_fewer_columns_and_the_whole_key_that_holds_a_watermark() -> None:
+    found = status(workers=[worker(ANN)])
+    found.intervals = [interval(1, ANN)]
+    one = found.computations[0]
+    one.per_second, one.lag_seconds = 2500.0, 60
+    one.holder = Holder("input", "x", None, "", 7.2, ["count"], f'key "{"k" * 30} {"l" * 30}"')
+    for width in range(40, 200):
+        shown = lines([found], width)
+        assert max(map(len, shown)) <= width
+        held = " ".join("".join(shown[-3:]).split())
+        assert held.endswith(f'key "{"k" * 30} {"l" * 30}"'), width
+    heads = [cells_of(line) for line in lines([found], 60) if "|" in line]
+    assert heads[0] == ["worker", "state", "process", "host", "lease", "intervals"]
+    assert heads[2] == ["computation", "records/s", "backlog", "lag"]
 
 
 def test_pipelines_that_cannot_be_looked_into_are_told_in_a_line() -> None:

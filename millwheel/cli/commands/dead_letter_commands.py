@@ -21,7 +21,7 @@ from millwheel.cli.dead_letter_text import (
 from millwheel.cli.opened_store import inspecting
 from millwheel.cli.operator_desk import actor, asking, report
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup, RequestOptions, Yes
-from millwheel.cli.printing import confirm, count_of, print_json, say
+from millwheel.cli.printing import confirm, count_of, print_json, say, tell
 from millwheel.core.codec import encode_key
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import LetterFilter
@@ -196,9 +196,9 @@ def retry_letters(
                 actor(request.reason), matched.ids, rate=rate, payload=payload
             )
         if not count:
-            say("there is nothing to ask for")
+            tell("there is nothing to ask for")
             return
-        say(f"asked for {count:,} as batch {batch}")
+        tell(f"asked for {count:,} as batch {batch}")
         report(desk, batch, desk.wait(batch, count, request.wait))
 
 
@@ -244,10 +244,10 @@ def discard_letters(
             gone = asked.discard(by, matched.ids)
             batch, count = asked.discard_parked(by, matched.ids)
         left = len(matched.ids) - len(gone) - count
-        say(
+        tell(
             f"discarded {count_of(len(gone), 'dead letter')} of {desk.pipeline}"
             + (f"; {left:,} are being retried, and stay" if left else "")
         )
         if count:
-            say(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
+            tell(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
             report(desk, batch, desk.wait(batch, count, request.wait))

@@ -10,7 +10,7 @@ import typer
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
 from millwheel.cli.options import CommonOptions, Json, Target
-from millwheel.cli.printing import print_json
+from millwheel.cli.printing import print_json, tell
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import DeployRefused
 from millwheel.store.console.migrate import require_version, schema_version
@@ -63,10 +63,10 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
             }
         )
     else:
-        typer.echo(_heading(pipeline.name, found))
+        tell(_heading(pipeline.name, found))
         _print_changes(found.changes)
         for old in found.in_the_way:
-            typer.echo(
+            tell(
                 f"  in the way: state of {old.computation!r}, key {old.key.decode()}"
                 f"{old.entry and ', ' + old.entry}, is of version {old.version}"
             )
@@ -92,7 +92,7 @@ def rollback(target: Target, *, common: CommonOptions) -> None:
         from millwheel.services import planning  # the engine: slow to import
 
         deployment = planning.roll_back(pipeline, presence.url)
-    typer.echo(f"pipeline {pipeline.name!r}: generation {deployment.generation} is deployed")
+    tell(f"pipeline {pipeline.name!r}: generation {deployment.generation} is deployed")
     _print_changes(deployment.changes)
 
 
@@ -110,4 +110,4 @@ def _heading(name: str, found: Plan) -> str:
 def _print_changes(changes: Sequence[CodeChange]) -> None:
     for change in changes:
         for line in lines_of(change):
-            typer.echo(f"  {line}")
+            tell(f"  {line}")

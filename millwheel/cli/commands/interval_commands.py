@@ -13,7 +13,7 @@ from millwheel.cli.interval_table import print_events, print_intervals
 from millwheel.cli.opened_store import inspecting, opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, RequestOptions
-from millwheel.cli.printing import print_json
+from millwheel.cli.printing import print_json, tell
 from millwheel.core.clock import SystemClock
 from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.services.operating import Operator
@@ -89,11 +89,11 @@ def move_interval(
     if worker is None:
         freed = _operate(common, request, noted, lambda operator: operator.unpin(interval))
         outcome = "is unpinned: the balancer places it again" if freed else "was not pinned"
-        typer.echo(f"interval {interval} {outcome}")
+        tell(f"interval {interval} {outcome}")
         return
     seconds = request.wait or None
     _operate(common, request, noted, lambda operator: operator.move(interval, worker, seconds))
-    typer.echo(
+    tell(
         f"requested: move interval {interval} to worker {worker}"
         if seconds is None
         else f"moved interval {interval} to worker {worker} and pinned it there"
@@ -126,7 +126,7 @@ def split_interval(
     seconds = request.wait or None
     at = _operate(common, request, noted, lambda operator: operator.split(interval, at, seconds))
     done = "requested: split" if seconds is None else "split"
-    typer.echo(f"{done} interval {interval} at slot {at}")
+    tell(f"{done} interval {interval} at slot {at}")
 
 
 @command(
@@ -148,7 +148,7 @@ def merge_intervals(
     seconds = request.wait or None
     _operate(common, request, noted, lambda operator: operator.merge(lower, upper, seconds))
     done = "requested: merge" if seconds is None else "merged"
-    typer.echo(f"{done} intervals {lower} and {upper}")
+    tell(f"{done} intervals {lower} and {upper}")
 
 
 class Noted(NamedTuple):
@@ -191,4 +191,4 @@ def _operate(
 
 
 def _print_progress(line: str) -> None:
-    typer.echo(line, err=True)
+    tell(line, err=True)

@@ -8,6 +8,7 @@ import typer
 
 from millwheel.cli.arguments import key_of
 from millwheel.cli.command import command
+from millwheel.cli.fitted_tables import Fit, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor, asking
 from millwheel.cli.options import (
@@ -18,7 +19,7 @@ from millwheel.cli.options import (
     PipelineName,
     Reason,
 )
-from millwheel.cli.printing import count_of, cut, print_json, print_table, say
+from millwheel.cli.printing import count_of, print_json, seconds_text, tell
 from millwheel.errors import UsageError
 from millwheel.store.console import administration
 from millwheel.store.console.asking import LogEntry
@@ -79,20 +80,20 @@ def _set_paused(
         )
     done = "paused" if paused else "resumed"
     names = ", ".join(found.changed)
-    typer.echo(
+    tell(
         f"{done} {count_of(len(found.changed), 'injector')} of {pipeline}"
         + (f": {names}" if names else "")
     )
     if found.unchanged:
         was = "already paused" if paused else "not paused"
-        typer.echo(f"{was}: {', '.join(found.unchanged)}")
+        tell(f"{was}: {', '.join(found.unchanged)}")
     if found.workers:
         change = "stop reading" if paused else "continue reading"
-        typer.echo(
+        tell(
             f"{count_of(found.workers, 'worker')} running: will {change} within {NOTICED_SECONDS} s"
         )
     else:
-        typer.echo("no worker is running")
+        tell("no worker is running")
 
 
 @command(
@@ -132,7 +133,7 @@ def set_aside(
             batch = asked.set_aside_item(by, name, key_of(key), item)
         else:
             batch = asked.set_aside(by, name, partition, int(item))
-        say(
+        tell(
             f"{item} of {name} will become a dead letter when a worker that starts from now on "
             "meets it, unless it is processed already. Take it back with: millwheel log "
             f"--withdraw {batch} --pipeline {desk.pipeline}"
@@ -165,7 +166,7 @@ def log(
             count = asked.withdraw(withdraw)
             if not count:
                 raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
-            say(
+            tell(
                 f"took back {count:,} requests of batch {withdraw}; one that an owner had begun is "
                 "done all the same, and the log says so"
             )
@@ -175,7 +176,9 @@ def log(
         print_json(entries)
         return
     print_table(
-        ["batch", "asked at", "by", "what", "on", "outcome", "reason"], [_row(e) for e in entries]
+        ["batch", "asked at", "by", "what", "on", "outcome", "reason"],
+        [_row(e) for e in entries],
+        Fit(("by", "reason", "asked at")),
     )
 
 
@@ -184,7 +187,7 @@ def _row(entry: LogEntry) -> list[str]:
     on = (entry.computation or "") + key
     what = entry.verb + ("" if entry.payload is None else f" {bytes(entry.payload).decode()}")
     return [
-        str(entry.batch), entry.asked_at, entry.actor, cut(what), cut(on), _outcome(entry),
+        str(entry.batch), seconds_text(entry.asked_at), entry.actor, what, on, _outcome(entry),
         entry.reason,
     ]  # fmt: skip
 
@@ -192,6 +195,6 @@ def _row(entry: LogEntry) -> list[str]:
 def _outcome(entry: LogEntry) -> str:
     if entry.requests == 1:
         word = "open" if entry.open else "done" if entry.done else "not done"
-        return cut(word + (f": {entry.detail}" if entry.detail else ""))
+        return word + (f": {entry.detail}" if entry.detail else "")
     words = {"done": entry.done, "not done": entry.not_done, "open": entry.open}
     return ", ".join(f"{count:,} {word}" for word, count in words.items() if count)

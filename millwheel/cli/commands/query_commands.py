@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millwheel.cli.command import command, group
+from millwheel.cli.fitted_tables import Fit, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, Reason, Target, Yes
-from millwheel.cli.printing import confirm, count_of, print_json, print_table, say
+from millwheel.cli.printing import confirm, count_of, print_json, tell
 from millwheel.cli.sql_files import text_of_file
 from millwheel.cli.target import load_pipeline
 from millwheel.pipeline import Pipeline
@@ -76,11 +77,11 @@ def replace(
     """Give a query another text. State that fits it is kept."""
     with _prepared(target, name, file, common, is_new=False) as (prepared, url):
         if prepared.continued:
-            say(f"continue with their state: {', '.join(prepared.continued)}")
+            tell(f"continue with their state: {', '.join(prepared.continued)}")
         if prepared.removed:
             gone = ", ".join(prepared.removed)
             data = "with their state, their timers and records that are on their way to them"
-            say(f"do not fit, and are removed {data}: {gone}")
+            tell(f"do not fit, and are removed {data}: {gone}")
             confirm(
                 f"replacing query {name!r} removes {gone}, {data}",
                 f"Remove {gone}, {data}?",
@@ -109,7 +110,7 @@ def _carry_out(prepared: PreparedQuery, url: str, reason: str) -> None:
     by, pipeline = actor(reason), prepared.queried.pipeline
     generation = carry_out(prepared, url, by=by.name, reason=by.reason)
     done = "submitted" if prepared.is_new else "replaced"
-    say(
+    tell(
         f"{done} query {prepared.step.query.name} of pipeline {pipeline.name}: generation "
         f"{generation}, steps {', '.join(prepared.step.steps)}"
     )
@@ -121,11 +122,11 @@ def _wait(pipeline: Pipeline, url: str, generation: int) -> None:
 
     loaded = wait_for_workers(pipeline, url, generation, LOADED_SECONDS)
     if not loaded.workers:
-        say("no worker is running: the next one that starts has it")
+        tell("no worker is running: the next one that starts has it")
     elif loaded.by_all:
-        say(f"loaded by {count_of(loaded.workers, 'worker')}")
+        tell(f"loaded by {count_of(loaded.workers, 'worker')}")
     else:
-        say(
+        tell(
             f"loaded by {loaded.have_it} of {count_of(loaded.workers, 'worker')}. The log of the "
             "others says why (queries_not_loaded); see also: millwheel query list"
         )
@@ -149,7 +150,7 @@ def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions
     if as_json:
         print_json({"pipeline": pipeline.name, "queries": [_as_json(one) for one in found]})
     elif not found:
-        say(f"no query was submitted to pipeline {pipeline.name}")
+        tell(f"no query was submitted to pipeline {pipeline.name}")
     else:
         print_table(
             ["name", "state", "since", "by", "writes", "steps"],
@@ -161,6 +162,7 @@ def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions
                 ]
                 for one in found
             ],
+            Fit(("by", "since", "steps")),
         )  # fmt: skip
 
 
@@ -193,7 +195,7 @@ def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
     with opened(common) as presence:
         require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
         for line in explained_query(pipeline, presence.url, name):
-            say(line)
+            tell(line)
 
 
 @command(
@@ -222,5 +224,5 @@ def drop(
             sure=yes,
         )
         dropped = drop_query(presence.url, pipeline.name, name, actor=actor(reason))
-    say(f"dropped query {name} of pipeline {pipeline.name}: {', '.join(dropped.steps)}")
-    say("tables that it has written stay, with their rows")
+    tell(f"dropped query {name} of pipeline {pipeline.name}: {', '.join(dropped.steps)}")
+    tell("tables that it has written stay, with their rows")

@@ -16,6 +16,7 @@ from millwheel.cli.command import command, group
 from millwheel.cli.opened_store import opened, opened_for
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, KeepOpen, OnePipeline, OptionGroup, Reason, Target
+from millwheel.cli.printing import tell
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
 from millwheel.store.console.administration import transaction
@@ -265,7 +266,7 @@ def _note_move(url: str, pipeline: str, reason: str, noted: dict[str, str | None
 
 
 def _print_moved(pipeline: str, entries: int, then: str) -> None:
-    typer.echo(f"{pipeline}: moved {entries:,} entries of state and timers. Continue with: {then}")
+    tell(f"{pipeline}: moved {entries:,} entries of state and timers. Continue with: {then}")
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:

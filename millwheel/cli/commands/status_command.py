@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
-import time
+from functools import partial
 from operator import itemgetter
 from typing import Annotated
 
 import typer
 
 from millwheel.cli.command import command
+from millwheel.cli.fitted_tables import print_table
 from millwheel.cli.opened_store import inspecting, opened
 from millwheel.cli.options import CommonOptions, Json
-from millwheel.cli.printing import byte_text, print_json, print_json_line, print_table
-from millwheel.cli.refreshing import WatchOptions, showing
+from millwheel.cli.printing import byte_text, print_json, print_json_line, sentence_lines, tell
+from millwheel.cli.refreshing import WatchOptions, refreshed
 from millwheel.cli.status_text import print_status
-from millwheel.cli.watch_text import Rates, lines, text_of
+from millwheel.cli.watch_text import Rates, lines
 from millwheel.errors import StoreUnavailable
 from millwheel.services.endpoint import Endpoint
+from millwheel.store.address import StoreAddress
 from millwheel.store.console.inspection import Inspection, PipelineStatus, inspect
 
 app = typer.Typer()
@@ -93,14 +95,14 @@ def _print_disk(pipeline: str | None, common: CommonOptions, *, as_json: bool) -
     print_table(["kind", "on disk"], [[kind, byte_text(size)] for kind, size in kinds])
     typer.echo()
     for kept in found.oldest:
-        typer.echo(f"the oldest bucket is kept by {kept.kept_by}: {kept.what}")
+        tell(f"the oldest bucket is kept by {kept.kept_by}: {kept.what}")
     if found.fold_age_seconds is not None:
-        typer.echo(
+        tell(
             f"{found.unfolded:,} commits are not folded, the oldest for "
             f"{found.fold_age_seconds:,.0f} s"
         )
     if found.snapshot is not None:
-        typer.echo(
+        tell(
             f"{found.dead_rows:,} dead rows; none that is newer can be removed until this ends: "
             f"{found.snapshot}"
         )
@@ -127,15 +129,15 @@ def _watch(pipeline: str | None, common: CommonOptions, *, seconds: float, as_js
     """
     address = common.address
     rates = Rates()
-    with opened(common) as presence, showing(text_of) as show:
+    with opened(common) as presence, refreshed() as watch:
         found = _read_once(presence.url, pipeline)
         while True:
             rates.fill(found)
             if as_json:
                 print_json_line({"store": address.redacted(), "pipelines": found})
             else:
-                show(lines(found) or [f"no pipeline in {address.redacted()} yet"])
-            time.sleep(seconds)
+                watch.show(partial(_lines, found, address))
+            watch.wait(seconds)
             while True:
                 try:
                     found = _read_once(presence.url, pipeline)
@@ -144,8 +146,12 @@ def _watch(pipeline: str | None, common: CommonOptions, *, seconds: float, as_js
                     if as_json:
                         print_json_line({"store": address.redacted(), "error": str(error)})
                     else:
-                        show([str(error)])
-                    time.sleep(seconds)
+                        watch.show(partial(sentence_lines, str(error)))
+                    watch.wait(seconds)
+
+
+def _lines(found: list[PipelineStatus], address: StoreAddress, width: int | None) -> list[str]:
+    return lines(found, width) or [f"no pipeline in {address.redacted()} yet"]
 
 
 def _read_once(url: str, pipeline: str | None) -> list[PipelineStatus]:

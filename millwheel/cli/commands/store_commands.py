@@ -12,7 +12,7 @@ from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, PipelineName, Reason, Yes
-from millwheel.cli.printing import byte_text, confirm, count_of
+from millwheel.cli.printing import byte_text, confirm, count_of, tell
 from millwheel.cli.target import is_target, load_pipeline
 from millwheel.core.names import check_name
 from millwheel.errors import UsageError
@@ -95,21 +95,21 @@ def migrate(
         migrated = _migrated(pipeline, presence.url, rate) if states else None
         dropped = drop_left_data(presence.url, name, actor=actor("")) if allow_drop else []
     if before == HEAD:
-        typer.echo(f"schema {name} is already at version {HEAD}")
+        tell(f"schema {name} is already at version {HEAD}")
     elif before:
-        typer.echo(f"migrated schema {name} from version {before} to version {HEAD}")
+        tell(f"migrated schema {name} from version {before} to version {HEAD}")
     else:
-        typer.echo(f"created schema {name} at version {HEAD}")
+        tell(f"created schema {name} at version {HEAD}")
     for stream in streams:
-        typer.echo(f"stream {stream} takes records")
+        tell(f"stream {stream} takes records")
     for role in made:
-        typer.echo(f"role {role} has its rights; next: GRANT {role} TO a login")
+        tell(f"role {role} has its rights; next: GRANT {role} TO a login")
     for what in dropped:
-        typer.echo(f"dropped {what}")
+        tell(f"dropped {what}")
     if allow_drop and not dropped:
-        typer.echo("nothing is left that only former code has written")
+        tell("nothing is left that only former code has written")
     if migrated is not None:
-        typer.echo(_of_states(migrated))
+        tell(_of_states(migrated))
         if migrated.first_failure is not None:
             raise migrated.first_failure
 
@@ -174,7 +174,7 @@ def drop(pipeline: PipelineName, yes: Yes = False, *, common: CommonOptions) -> 
             sure=yes,
         )
         administration.drop_pipeline(presence.url, pipeline)
-    typer.echo(f"dropped pipeline {pipeline}")
+    tell(f"dropped pipeline {pipeline}")
 
 
 @command(
@@ -202,8 +202,8 @@ def remove(
         rows = administration.remove_computations(
             presence.url, pipeline, computations, actor=actor(reason)
         )
-    typer.echo(f"removed {names} from {pipeline}: {rows:,} rows of state and timers")
-    typer.echo("next: start workers with code from which it is removed")
+    tell(f"removed {names} from {pipeline}: {rows:,} rows of state and timers")
+    tell("next: start workers with code from which it is removed")
 
 
 @command(
@@ -217,9 +217,7 @@ def stop(directory: StoreDirectory = None, *, common: CommonOptions) -> None:
     """Stop the embedded Postgres of a directory. Other processes may still use it."""
     directory = _existing(directory, common, "stop it there")
     stopped = embedded.stop(directory)
-    typer.echo(
-        f"stopped the server of {directory}" if stopped else f"{directory}: no server is running"
-    )
+    tell(f"stopped the server of {directory}" if stopped else f"{directory}: no server is running")
 
 
 @command(
