@@ -68,7 +68,8 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
         for old in found.in_the_way:
             tell(
                 f"  in the way: state of {old.computation!r}, key {old.key.decode()}"
-                f"{old.entry and ', ' + old.entry}, is of version {old.version}"
+                f"{old.entry and ', ' + old.entry}, is of version {old.version}",
+                "error",
             )
     if found.is_refused:
         raise DeployRefused(f"this code cannot be deployed to pipeline {pipeline.name!r}")
@@ -109,5 +110,7 @@ def _heading(name: str, found: Plan) -> str:
 
 def _print_changes(changes: Sequence[CodeChange]) -> None:
     for change in changes:
-        for line in lines_of(change):
+        head, *others = lines_of(change)
+        tell(f"  {head}", "error" if change.refuses else None)
+        for line in others:
             tell(f"  {line}")

@@ -8,7 +8,7 @@ import typer
 
 from millwheel.cli.arguments import key_of
 from millwheel.cli.command import command
-from millwheel.cli.fitted_tables import Fit, print_table
+from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor, asking
 from millwheel.cli.options import (
@@ -182,7 +182,7 @@ def log(
     )
 
 
-def _row(entry: LogEntry) -> list[str]:
+def _row(entry: LogEntry) -> list[Cell]:
     key = "" if entry.key is None else f" {bytes(entry.key).decode()}"
     on = (entry.computation or "") + key
     what = entry.verb + ("" if entry.payload is None else f" {bytes(entry.payload).decode()}")
@@ -192,9 +192,10 @@ def _row(entry: LogEntry) -> list[str]:
     ]  # fmt: skip
 
 
-def _outcome(entry: LogEntry) -> str:
+def _outcome(entry: LogEntry) -> Styled:
+    style = "error" if entry.not_done else "warning" if entry.open else None
     if entry.requests == 1:
         word = "open" if entry.open else "done" if entry.done else "not done"
-        return word + (f": {entry.detail}" if entry.detail else "")
+        return Styled(word + (f": {entry.detail}" if entry.detail else ""), style)
     words = {"done": entry.done, "not done": entry.not_done, "open": entry.open}
-    return ", ".join(f"{count:,} {word}" for word, count in words.items() if count)
+    return Styled(", ".join(f"{count:,} {word}" for word, count in words.items() if count), style)

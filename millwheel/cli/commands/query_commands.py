@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millwheel.cli.command import command, group
-from millwheel.cli.fitted_tables import Fit, print_table
+from millwheel.cli.fitted_tables import Fit, Styled, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, Reason, Target, Yes
@@ -156,7 +156,9 @@ def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions
             ["name", "state", "since", "by", "writes", "steps"],
             [
                 [
-                    one.query.name, one.state, one.query.submitted_at[:19].replace("T", " "),
+                    one.query.name,
+                    Styled(one.state, "good" if one.loaded.by_all else "warning"),
+                    one.query.submitted_at[:19].replace("T", " "),
                     one.query.submitted_by, ", ".join(one.query.targets),
                     ", ".join(one.query.steps),
                 ]
