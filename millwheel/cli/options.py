@@ -135,9 +135,16 @@ class ServingOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class OperationOptions(OptionGroup):
-    pipeline: OnePipeline = None
+class ChangeOptions(OptionGroup):
+    """A change that `millwheel log` shows."""
+
     reason: Reason = ""
+    as_json: Json = False
+
+
+@dataclass(frozen=True)
+class OperationOptions(ChangeOptions):
+    pipeline: OnePipeline = None
 
 
 @dataclass(frozen=True)

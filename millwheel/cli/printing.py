@@ -109,7 +109,7 @@ def confirm(deletes: str, question: str, *, sure: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"{deletes}; confirm with --yes")
-    typer.confirm(question, abort=True)
+    typer.confirm(question, abort=True, err=True)
 
 
 def print_json_line(value: Any) -> None:
@@ -124,6 +124,15 @@ def print_json(value: Any) -> None:
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
     typer.echo(_json_text(data))
+
+
+def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the result of a command: a JSON document, or sentences."""
+    if as_json:
+        print_json(value)
+        return
+    for line in lines:
+        tell(line)
 
 
 def _json_text(data: bytes) -> str:
