@@ -20,7 +20,7 @@ from millwheel.cli.terminal import styled, width_of
 from millwheel.errors import UsageError
 
 HELD_SPACE = "\x00"
-COMMAND = re.compile(r"(?<=: )millwheel .*?(?=[.;,] |[.;,]?$)")
+COMMAND = r"(?<=: )millwheel .*?(?=[.;,] |[.;,]?$)"
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -41,7 +41,7 @@ def sentence_lines(text: str, width: int | None) -> list[str]:
     if width is None or cell_len(text) < width:
         return [text]
     indent = " " * (len(text) - len(text.lstrip()))
-    text = COMMAND.sub(lambda command: command[0].replace(" ", HELD_SPACE), text)
+    text = re.sub(COMMAND, lambda command: command[0].replace(" ", HELD_SPACE), text)
     lines = wrap(
         text.lstrip(), width - 1, initial_indent=indent, subsequent_indent=f"{indent}  ",
         break_long_words=False, break_on_hyphens=False,

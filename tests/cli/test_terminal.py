@@ -112,6 +112,7 @@ def test_a_folded_example_is_one_command_of_a_shell() -> None:
         (["status", "--stor", "x"], "error: no such option: --stor. Did you mean --store?"),
         (["--stor", "x"], "error: no such option: --stor. Did you mean --store?"),
         (["zzzzzz"], "error: no such command: zzzzzz"),
+        (["state", "get"], "error: Missing argument 'computation'"),
     ],
 )
 def test_a_wrong_word_is_answered_with_the_nearest_one(words: list[str], message: str) -> None:
@@ -119,6 +120,13 @@ def test_a_wrong_word_is_answered_with_the_nearest_one(words: list[str], message
     assert done.exit_code == 2
     assert done.stderr.splitlines()[0] == message
     assert "--help" in done.stderr.splitlines()[-1]
+
+
+def test_a_wrong_value_is_answered_with_the_nearest_one() -> None:
+    done = CliRunner().invoke(app, ["sql", "SELECT 1", "-f", "jsn"])
+    assert done.exit_code == 2
+    first = done.stderr.splitlines()[0]
+    assert first.endswith("'jsn' is not one of 'table', 'csv', 'json'. Did you mean json?")
 
 
 # ---------------------------------------------------------------------------------- progress
