@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from millwheel.core.addresses import cell_address
 from millwheel.core.clock import VirtualClock
 from millwheel.core.codec import encode_key
+from millwheel.core.counters import ENGINE_COUNTERS
 from millwheel.core.model import Key, from_micros, to_micros
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError, UsageError
@@ -71,6 +72,7 @@ class Harness:
         self.clock = VirtualClock() if start is None else VirtualClock(to_micros(start))
         self.store = MemoryStore(pipeline.name, clock=self.clock, database=database)
         graph = pipeline.graph()
+        self._names = list(graph.by_name)
         written = {s.name: s for node in graph.nodes for s in node.writes if "__" not in s.name}
         self._copy = HarnessPipeline(
             pipeline, (), written.values(), quick(pipeline.settings), self.clock
@@ -139,12 +141,12 @@ class Harness:
 
     async def _settle(self) -> None:
         self._check_running()
-        for script in self._copy.scripts.values():
+        for script in self._copy.scripts:
             await self._engine.run(script.caught_up, until_done=False)
         await self._engine.run()
 
     async def inject(self, stream: Stream[V], *values: V, at: datetime | None = None) -> None:
-        """Inject values into a stream, one after the other.
+        """Inject values into a stream, one after the other, by its first injector.
 
         ```python
         pipeline.add(AddUp(), ORDERS.by(customer))
@@ -162,7 +164,7 @@ class Harness:
         await self._settle()
 
     async def advance(self, stream: Stream[Any], at: datetime) -> None:
-        """Advance the watermark of a stream's source: values older than `at` are late from now on.
+        """Advance the watermark of a stream's sources: values older than `at` are late from now on.
 
         ```python
         pipeline.add(AddUp(), ORDERS.by(customer))
@@ -184,6 +186,8 @@ class Harness:
         ```
         """
         self._check_running()
+        if not isinstance(seconds, int | float):
+            raise UsageError(f"sleep({seconds!r}): give a number of seconds, such as 60 or 0.5")
         until = self.clock.now() + int(seconds * 1e6)
         while self.clock.now() < until:
             due = [t for i in self._engine.intervals if (t := i.timers.next_wall()) is not None]
@@ -209,8 +213,13 @@ class Harness:
         Raises:
             GraphError: the pipeline does not write the stream.
         """
-        if stream.name not in {s.name for s in self._copy.captured}:
-            raise GraphError(f"no computation of this pipeline writes stream {stream.name!r}")
+        known = [captured.name for captured in self._copy.captured]
+        if stream.name not in known:
+            message = (
+                f"no computation of pipeline {self._copy.pipeline.name!r} writes stream "
+                f"{stream.name!r}; it writes: {', '.join(known)}"
+            )
+            raise GraphError(with_suggestion(message, stream.name, known))
         rows = self.store.rows(capture_table(stream).name)
         return [stream.codec.decode(str(row[0]).encode()) for row in rows]
 
@@ -290,7 +299,23 @@ class Harness:
         return self.store.state(computation, cell_address(slot // grain, grain).key_text).get("")
 
     def counters(self, computation: str) -> dict[str, int]:
-        """The counters of a computation, summed over its intervals.
+        """The counters of a computation: those of `Context.count`, and the engine's.
+
+        ```python
+        class Cents(Computation[Order, None]):
+            async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+                ctx.count("cents", record.value.cents)
+
+        pipeline.add(Cents(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA, MILK)
+            assert harness.counters("cents") == {"cents": 390, "processed": 2}
+            assert harness.counted("cents") == {"cents": 390}
+        ```
+
+        A counter that nothing has added to is missing. The engine's have the names of `millwheel
+        status`, such as ``processed``, ``records_out`` and ``duplicates_dropped``; a release may
+        add some, so compare a whole dict with `counted`.
 
         Raises:
             UsageError: the pipeline has no such computation.
@@ -302,6 +327,15 @@ class Harness:
                 for name, count in interval.counters.totals.items():
                     totals[name] = totals.get(name, 0) + count
         return totals
+
+    def counted(self, computation: str) -> dict[str, int]:
+        """The counters of `Context.count` alone, also those of ready-made computations.
+
+        Raises:
+            UsageError: the pipeline has no such computation.
+        """
+        found = self.counters(computation)
+        return {name: count for name, count in found.items() if name not in ENGINE_COUNTERS}
 
     def low_watermark(self, computation: str) -> datetime:
         """The low watermark that a computation has published to its readers.
@@ -315,9 +349,8 @@ class Harness:
         )
 
     def _check_computation(self, name: str) -> Node:
-        nodes = self._copy.pipeline.graph().by_name
-        self._check_name("computation", name, nodes)
-        return nodes[name]
+        self._check_name("computation", name, self._names)
+        return self._copy.pipeline.graph().by_name[name]
 
     def _check_name(self, what: str, name: str, known: Collection[str]) -> None:
         if name in known:

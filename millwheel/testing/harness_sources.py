@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from millwheel.core.clock import Clock
+from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import GraphError
 from millwheel.pipeline import Pipeline
 from millwheel.settings import Settings
@@ -48,7 +49,8 @@ class HarnessPipeline:
     ) -> None:
         self._clock = clock
         self.captured = list(captured)
-        self.scripts: dict[str, Script] = {}
+        self._scripts: dict[str, list[Script]] = {}
+        """By stream, one for each injector; the first takes the values."""
         self.pipeline = Pipeline(pipeline.name, settings=settings)
         for name, node in pipeline.nodes.items():
             copy = dataclasses.replace(node, sinks={})
@@ -56,7 +58,7 @@ class HarnessPipeline:
                 copy.bundles = dataclasses.replace(node.bundles, seconds=0.0)
             if node.injection is not None:
                 script = Script(name, timestamps=node.injection.timestamp is None)
-                self.scripts.setdefault(node.injected, script)
+                self._scripts.setdefault(node.injected, []).append(script)
                 copy.injection = dataclasses.replace(node.injection, source=script)
             self.pipeline.nodes[name] = copy
         self.pipeline.sinks += [
@@ -71,27 +73,40 @@ class HarnessPipeline:
         for step in steps:
             self.append(step)
 
+    @property
+    def scripts(self) -> list[Script]:
+        return [script for scripts in self._scripts.values() for script in scripts]
+
     def append(self, step: ScriptStep[Any]) -> None:
-        """Append a row to the script of its stream, with a timestamp if its source gives them.
+        """Append a value to the first script of its stream, with a timestamp if its source gives
+        them; a watermark to all scripts of the stream, as the least of theirs is the stream's.
 
         Raises:
             GraphError: the pipeline has no injector for the stream, or the injector computes the
                 timestamp that the step gives.
+            UserCodeError: the value is not of the stream's type.
         """
-        script = self.scripts.get(step.stream.name)
-        if script is None:
-            raise GraphError(
-                f"no injector of pipeline {self.pipeline.name!r} writes stream "
-                f"{step.stream.name!r}; a test can inject "
-                f"{', '.join(sorted(self.scripts)) or 'nothing'}"
+        stream = step.stream
+        if stream.name not in self._scripts:
+            known = sorted(self._scripts)
+            message = (
+                f"no injector of pipeline {self.pipeline.name!r} writes stream {stream.name!r}; a "
+                f"test can inject {', '.join(known) or 'nothing'}"
             )
+            raise GraphError(with_suggestion(message, stream.name, known))
+        if step.watermark is not None:
+            for script in self._scripts[stream.name]:
+                script.append(step)
+            return
+        stream.codec.check(msgspec.json.encode(step.value), step.value)
+        script = self._scripts[stream.name][0]
         if not script.timestamps and step.at is not None:
             raise GraphError(
                 f"inject into {step.stream.name!r}: at= would have no effect, since the injector "
                 f"of pipeline {self.pipeline.name!r} has timestamp=, which computes the time from "
                 "the value"
             )
-        if script.timestamps and step.watermark is None and step.at is None:
+        if script.timestamps and step.at is None:
             step = dataclasses.replace(step, at=self._clock.now())
         script.append(step)
 

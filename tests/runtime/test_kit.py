@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
-from millwheel import Computation, Context, Inbox, Pipeline, Record, Stream, Table, Timer
+from millwheel import Computation, Context, Inbox, JsonLines, Pipeline, Record, Stream, Table, Timer
 from millwheel.errors import GraphError, UsageError, UserCodeError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from tests.support.pipelines import Tally, script
@@ -113,6 +113,66 @@ def test_a_time_without_a_zone_is_refused(at: Any, error: str) -> None:
         inject(ORDERS, Order(1), at=at)
 
 
+async def test_event_time_of_a_stream_with_two_injectors_advances() -> None:
+    """Both have to: the low watermark of the stream is the least of theirs."""
+    pipeline = shop()
+    pipeline.inject(ORDERS, JsonLines("none"), timestamp=lambda order: START)
+    expected = [Reminder(1, START + MINUTE)]
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, Order(1), at=START)
+        assert harness.produced(REMINDERS) == []
+        await harness.advance(ORDERS, START + 2 * MINUTE)
+        assert harness.produced(REMINDERS) == expected
+        assert harness.low_watermark("remind") == START + 2 * MINUTE
+    steps = [inject(ORDERS, Order(1), at=START), advance(ORDERS, START + 2 * MINUTE)]
+    await assert_exactly_once(pipeline, steps, {ORDERS: [Order(1)], REMINDERS: expected})
+
+
+# -- values and numbers of another type --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, "stream 'orders': 3 is not a value of type Order: Expected `object`, got `int`"),
+        (Order("x"), "is not a value of type Order: Expected `int`, got `str` - at `$.number`"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_value_of_another_type_is_refused_where_it_is_given(
+    value: Any, message: str
+) -> None:
+    async with Harness(shop()) as harness:
+        with pytest.raises(UserCodeError) as refused:
+            await harness.inject(ORDERS, value, at=START)
+        assert message in str(refused.value)
+        await harness.inject(ORDERS, Order(1), at=START)
+        assert harness.produced(ORDERS) == [Order(1)]
+
+
+@pytest.mark.parametrize("seconds", [timedelta(seconds=3), "3", None])
+async def test_a_pause_that_is_no_number_is_refused(seconds: Any) -> None:
+    async with Harness(shop()) as harness:
+        with pytest.raises(UsageError, match=r"sleep\(.*give a number of seconds"):
+            await harness.sleep(seconds)
+
+
+async def test_counters_of_user_code_alone() -> None:
+    class Counts(Computation[Order, None]):
+        async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+            ctx.count("seen", record.value.number)
+
+    pipeline = Pipeline("counts")
+    pipeline.inject(ORDERS, Inbox())
+    pipeline.add(Counts(), ORDERS.by(number_of))
+    async with Harness(pipeline) as harness:
+        assert harness.counted("counts") == {}
+        await harness.inject(ORDERS, Order(2), Order(3))
+        assert harness.counted("counts") == {"seen": 5}
+        assert harness.counters("counts") == {"seen": 5, "processed": 2}
+        with pytest.raises(UsageError, match=r"Did you mean counts\?"):
+            harness.counted("count")
+
+
 # -- names that do not exist -------------------------------------------------------------
 
 
@@ -127,7 +187,12 @@ def test_a_time_without_a_zone_is_refused(at: Any, error: str) -> None:
         (lambda h: h.counters("taly"), "Did you mean tally?"),
         (lambda h: h.low_watermark("taly"), "Did you mean tally?"),
         (lambda h: h.shared("taly", "a"), "Did you mean tally?"),
+        (lambda h: h.state("x", "a"),
+         "has no computation 'x'; it has: items_injector, tally, tally_to_tallies"),
         (lambda h: h.shared("tally", "a"), "'tally' reads no stream by broadcast"),
+        (lambda h: h.produced(Stream("taly", int)),
+         "no computation of pipeline 'counting' writes stream 'taly'; it writes: items, tally. "
+         "Did you mean tally?"),
     ],
 )  # fmt: skip
 async def test_a_wrong_name_is_an_error_with_the_right_one(

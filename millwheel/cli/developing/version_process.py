@@ -28,6 +28,7 @@ from millwheel.cli.developing.reports import (
     VersionRunning,
     as_raw,
 )
+from millwheel.cli.display import log_doubts
 from millwheel.cli.opened_store import opened_for
 from millwheel.cli.options import CommonOptions
 from millwheel.cli.plan_text import plan_lines
@@ -95,6 +96,7 @@ def run_version(options: VersionOptions, reports: ReportPipe) -> None:
     ingestion = IngestOptions.parse(options.ingest, tokens)
     with opened_for(pipeline.name, CommonOptions()) as presence:
         reports.send(_checked(pipeline))
+        log_doubts(pipeline)
         _deploy(pipeline, presence, reports)
         _report_deliveries(pipeline, reports)
         served = {"figures": http, "records": None if ingestion is None else ingestion.address}

@@ -1,0 +1,346 @@
+"""Mistakes in the code of a computation and in its functions."""
+
+from __future__ import annotations
+
+from tests.mistakes.entries import Failure, Mistake, Refusal
+from tests.mistakes.programs import (
+    CLASS,
+    FIELD,
+    FIRST,
+    IMPORTS,
+    KEY,
+    METHOD,
+    PIPELINE,
+    PRODUCE,
+    ROWS,
+    SINK,
+    TIME,
+    WRITES,
+    then,
+    with_,
+)
+
+ON_RECORD = "'add_up' failed on a record of stream 'orders', key 'ann'"
+REMEDY = "Fix the code and start again, or add the computation with on_error="
+OF_KEY = "the key extractor of 'add_up'"
+OF_TIME = "timestamp= of inject('orders', ...), <lambda>"
+ROW_REMEDY = "Correct that function or the row and start again, or set this row aside"
+TIMER = ("    async def process_timer(self, timer, ctx):", "        pass", "")
+TIMED = (SINK, SINK), (PIPELINE, "\n".join((*TIMER, "", PIPELINE)))
+
+ENTRIES: tuple[Mistake, ...] = (
+    Failure(
+        1,
+        "a value of another type is produced",
+        (ON_RECORD, "stream 'totals' takes values of type Total, not int: 300", REMEDY),
+        changes=((PRODUCE, "ctx.produce(TOTALS, ctx.state.cents)"),),
+        at="ctx.produce(",
+    ),
+    Failure(
+        2,
+        "a field of a produced value has another type",
+        (ON_RECORD, "is not a value of type Total: Expected `int`, got `str` - at `$.cents`"),
+        changes=((PRODUCE, "ctx.produce(TOTALS, Total(order.customer, str(order.cents)))"),),
+        at="ctx.produce(",
+    ),
+    Refusal(
+        3,
+        "`.by` is forgotten",
+        ("'add_up' does not say how it reads the stream 'orders'; give STREAM.by(key)",),
+        changes=((f"ORDERS.by({KEY})", "ORDERS"),),
+        at="pipeline.add(",
+    ),
+    Failure(
+        4,
+        "`await` is forgotten, and the value used",
+        (ON_RECORD, 'Did you forget "await"?'),
+        changes=(
+            ("+= order.cents", "+= price(order)"),
+            with_("async def price(order: Order) -> int:", "    return order.cents"),
+        ),
+        at="+= price(order)",
+    ),
+    Failure(
+        5,
+        "`await` is forgotten in an `if`",
+        ("coroutine 'is_known' was never awaited", 'Write "await" in front of the call'),
+        changes=(
+            (FIRST, f"{FIRST}        if is_known(order):\n            return\n"),
+            with_("async def is_known(order: Order) -> bool:", "    return False"),
+        ),
+        at="if is_known(",
+    ),
+    Refusal(
+        6,
+        "a method is a plain function",
+        ("AddUp.process_record", "is a plain function; write `async def process_record`"),
+        changes=((METHOD, "def process_record"),),
+        at="def process_record",
+    ),
+    Failure(
+        7,
+        "a key is None",
+        (f"{OF_KEY} returned an invalid key", "None cannot be a key", ROW_REMEDY),
+        changes=((KEY, "lambda order: None"),),
+        at="lambda order: None",
+        code=5,
+    ),
+    Failure(
+        8,
+        "a key is a list",
+        (f"{OF_KEY} returned an invalid key", "a key is a str, an int or a tuple of these"),
+        changes=((KEY, "lambda order: [order.customer]"),),
+        at="pipeline.add(",
+        code=5,
+    ),
+    Failure(
+        9,
+        "a key is a float",
+        (f"{OF_KEY} returned an invalid key", "3.0 cannot be a key", "floats and naive times"),
+        changes=((KEY, "lambda order: order.cents / 100"),),
+        at="pipeline.add(",
+        code=5,
+    ),
+    Failure(
+        10,
+        "the field of a key is misspelt",
+        (f"{OF_KEY} failed", "'Order' object has no attribute 'custmer'", ROW_REMEDY),
+        changes=((KEY, "lambda order: order.custmer"),),
+        at="order.custmer",
+        code=5,
+    ),
+    Refusal(
+        11,
+        "a key is the name of a field",
+        (
+            "stream 'orders': the key in by(...) is 'customer'",
+            "such as lambda value: value.customer",
+        ),
+        changes=((KEY, '"customer"'),),
+        at="pipeline.add(",
+    ),
+    Failure(
+        12,
+        "an event time is naive",
+        (OF_TIME, "has no time zone", "with .replace(tzinfo=timezone.utc)", ROW_REMEDY),
+        changes=((TIME, "timestamp=lambda order: order.at.replace(tzinfo=None)"),),
+        at="tzinfo=None",
+        code=5,
+    ),
+    Failure(
+        13,
+        "an event time is a text",
+        (OF_TIME, "a timestamp must be an aware datetime, not str", ROW_REMEDY),
+        changes=((TIME, "timestamp=lambda order: str(order.at)"),),
+        at="str(order.at)",
+        code=5,
+    ),
+    Refusal(
+        14,
+        "the event time is not given",
+        ("inject into 'orders'", "give timestamp=, a function that returns the event time"),
+        changes=((f"    {TIME},\n", ""),),
+        at="pipeline.inject(",
+    ),
+    Failure(
+        15,
+        "a row of a file has a naive time",
+        ("orders.jsonl, line 2", OF_TIME, "2026-01-01T00:00:10 has no time zone", ROW_REMEDY),
+        rows=ROWS.replace("10Z", "10"),
+        at="timestamp=",
+        code=5,
+    ),
+    Failure(
+        16,
+        "a naive time goes into a table",
+        (
+            ON_RECORD,
+            "column 'at' of table 'totals'",
+            "2026, 1, 1, 0, 0) has no time zone",
+            "with .replace(tzinfo=timezone.utc)",
+        ),
+        changes=(
+            (FIELD, f"{FIELD}    at: datetime | None = None\n"),
+            (PRODUCE, "ctx.produce(TOTALS, Total('ann', 1, datetime(2026, 1, 1)))"),
+        ),
+        at="ctx.produce(",
+    ),
+    Failure(
+        24,
+        "a class counts in an attribute of its own",
+        (
+            "attribute_of_process",
+            "self.orders += 1",
+            "another worker, and this one after a restart, does not have it",
+            "keep it in ctx.state, or count with ctx.count",
+        ),
+        changes=(
+            (FIRST, f"{FIRST}        self.orders += 1\n"),
+            (WRITES, f"{WRITES}    orders = 0\n"),
+        ),
+        at="self.orders += 1",
+        code=0,
+    ),
+    Failure(
+        25,
+        "a value is too large",
+        (ON_RECORD, "stream 'totals'", "20,000,025 bytes", "Settings.max_record_bytes"),
+        changes=((PRODUCE, 'ctx.produce(TOTALS, Total("x" * 20_000_000))'),),
+        at="ctx.produce(",
+    ),
+    Failure(
+        26,
+        "a state is too large",
+        (ON_RECORD, "state of add_up", "20,000,027 bytes", "Settings.max_state_bytes"),
+        changes=(("ctx.state.customer = order.customer", 'ctx.state.customer = "x" * 20_000_000'),),
+    ),
+    Failure(
+        27,
+        "a key is too large",
+        (f"{OF_KEY} returned an invalid key", "3,002 bytes", "use a hash of it", ROW_REMEDY),
+        changes=((KEY, "lambda order: order.customer * 1000"),),
+        at="* 1000",
+        code=5,
+    ),
+    Failure(
+        83,
+        "a statement has a typing error",
+        (ON_RECORD, "ctx.execute takes INSERT, UPDATE,", "not 'INSRT'"),
+        changes=(then('ctx.execute("INSRT INTO audit VALUES (%s)", [order.cents])'),),
+        at="ctx.execute(",
+    ),
+    Failure(
+        84,
+        "a statement names no table",
+        (ON_RECORD, "Postgres refused the statement", 'relation "audit" does not exist', REMEDY),
+        changes=(then('ctx.execute("INSERT INTO audit VALUES (%s)", [order.cents])'),),
+        at="ctx.execute(",
+    ),
+    Failure(
+        85,
+        "a statement has too few parameters",
+        (ON_RECORD, "the query has 2 placeholders but 1 parameters were passed", REMEDY),
+        changes=(then('ctx.execute("INSERT INTO audit VALUES (%s, %s)", [order.cents])'),),
+        at="ctx.execute(",
+    ),
+    Failure(
+        86,
+        "the result of a statement is used",
+        (
+            ON_RECORD,
+            "ctx.execute returns no rows: the statement runs later, in the record's own commit",
+            "keep it in ctx.state, or read the table as a stream",
+        ),
+        changes=(then('print(ctx.execute("SELECT 1")[0])'),),
+        at="ctx.execute(",
+    ),
+    Failure(
+        87,
+        "NaN is produced",
+        (ON_RECORD, "stream 'totals': JSON cannot hold nan (at .cents)", "None"),
+        changes=(
+            (FIELD, "    cents: float = 0\n"),
+            (PRODUCE, 'ctx.produce(TOTALS, Total(order.customer, float("nan")))'),
+        ),
+        at="ctx.produce(",
+    ),
+    Failure(
+        88,
+        "a NUL is produced",
+        (ON_RECORD, "stream 'totals': Postgres does not store NUL characters", REMEDY),
+        changes=((PRODUCE, 'ctx.produce(TOTALS, Total(order.customer + "\\0"))'),),
+        at="ctx.produce(",
+    ),
+    Failure(
+        89,
+        "an integer does not fit its column",
+        (
+            "failed on a record of stream 'totals', key 'ann'",
+            "Postgres refused rows for table 'totals': bigint out of range",
+            "column 'cents' is bigint, which does not hold 1180591620717411303424",
+            "let the field be a float, Decimal or str",
+        ),
+        changes=((PRODUCE, "ctx.produce(TOTALS, Total(order.customer, 2**70))"),),
+    ),
+    Failure(
+        90,
+        "the code leaves the program",
+        (ON_RECORD, "SystemExit: 3", REMEDY),
+        changes=((PRODUCE, "exit(3)"),),
+        at="exit(3)",
+    ),
+    Failure(
+        91,
+        "the code raises an error",
+        (ON_RECORD, "KeyError: 'missing'", REMEDY, "millwheel set-aside add_up record:"),
+        changes=((PRODUCE, '{}["missing"]'),),
+        at='{}["missing"]',
+    ),
+    Failure(
+        92,
+        "a task with ctx is not awaited",
+        (
+            "add_up has started a task that uses ctx, and has not awaited it",
+            "Await every task that uses ctx inside the process_record",
+        ),
+        changes=(
+            (IMPORTS, f"import asyncio\n{IMPORTS}"),
+            then("asyncio.create_task(later(ctx))"),
+            with_("async def later(ctx):", "    await asyncio.sleep(9)", "    ctx.state.cents = 0"),
+        ),
+        at="asyncio.sleep(9)",
+    ),
+    Failure(
+        93,
+        "the code blocks the event loop",
+        ("loop_blocked", '"computation": "add_up"', "await: an async client in place of a block"),
+        changes=((IMPORTS, f"import time\n{IMPORTS}"), then("time.sleep(2.3)")),
+        at="time.sleep(",
+        rows=ROWS.splitlines(keepends=True)[0],
+        code=0,
+    ),
+    Failure(
+        94,
+        "a timer is set, and no method takes it",
+        (ON_RECORD, "sets a timer but defines no process_timer", "async def process_timer(self"),
+        changes=(then("ctx.set_timer(order.at)"),),
+        at="ctx.set_timer(",
+    ),
+    Failure(
+        95,
+        "a timer is set for a duration",
+        (ON_RECORD, "a timestamp must be an aware datetime, not timedelta", "add it to a time"),
+        changes=(then("ctx.set_timer(timedelta(seconds=5))"), *TIMED),
+        at="ctx.set_timer(",
+    ),
+    Failure(
+        96,
+        "the kind of a timer is misspelt",
+        (ON_RECORD, "a timer's kind must be 'watermark' or 'wall', not 'wal'"),
+        changes=(then('ctx.set_timer(order.at, kind="wal")'), *TIMED),
+        at="ctx.set_timer(",
+    ),
+    Refusal(
+        97,
+        "a method has another name",
+        ("AddUp", "defines process_reccord, which is never called; rename it to process_record"),
+        changes=((METHOD, "async def process_reccord"),),
+        at="class AddUp",
+    ),
+    Refusal(
+        98,
+        "a class does not name its types",
+        ("class AddUp(Computation) does not name its types", "write class AddUp(Computation[Value"),
+        changes=((CLASS, "class AddUp(Computation):"),),
+        at="class AddUp",
+    ),
+    Failure(
+        103,
+        "a record is kept in the state",
+        (ON_RECORD, "state of add_up", "is not a value of type Total", "at `$.last`", REMEDY),
+        changes=(
+            (FIELD, f"{FIELD}    last: Order | None = None\n"),
+            (FIRST, f"{FIRST}        ctx.state.last = record\n"),
+        ),
+    ),
+)
