@@ -17,6 +17,10 @@ from millwheel.cli.reporting import reporting
 COMMANDS = {
     "run": ("run_command", "Run a pipeline until its input is processed."),
     "worker": ("worker_command", "Run one of several workers that share a pipeline."),
+    "doctor": (
+        "doctor_command",
+        "Check the store, this machine and a pipeline before a worker starts.",
+    ),
     "graph": ("graph_command", "Check a pipeline's graph and print it."),
     "plan": ("deploy_commands", "Show what a deploy of this code would change."),
     "rollback": ("deploy_commands", "Deploy the code of a former generation again."),

@@ -13,10 +13,11 @@ from millwheel.cli.command import COMMON
 from millwheel.cli.main import COMMANDS, app
 
 CLI: Any = typer.main.get_command(app)
-MOST_OPTIONS = 166
+MOST_OPTIONS = 171
 """Four of them for changes of a pipeline: `worker --only-keys`, `migrate --states`, `--rate` and
 `--allow-drop`. Seven for submitted queries: `--name`, `--json`, and twice or three times the
-`--yes` and `--reason` of other commands."""
+`--yes` and `--reason` of other commands. Five for `doctor`: `--json`, and the options of the
+workers that are to run, `--workers`, `--listen`, `--http` and `--ingest`."""
 
 
 def commands(found: Any = CLI, path: str = "millwheel") -> Iterator[tuple[str, Any]]:
