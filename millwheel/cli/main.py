@@ -37,6 +37,11 @@ COMMANDS = {
     "worker": ("worker_command", "Run one of several workers that share a pipeline.", RUN),
     "pause": ("operator_commands", "Stop injectors from reading.", RUN),
     "resume": ("operator_commands", "Let paused injectors continue where they stopped.", RUN),
+    "doctor": (
+        "doctor_command",
+        "Check the store, this machine and a pipeline before a worker starts.",
+        LOOK,
+    ),
     "graph": ("graph_command", "Check a pipeline's graph and print it.", LOOK),
     "status": ("status_command", "Show workers, watermarks, backlog and counters.", LOOK),
     "sql": ("sql_command", "Run read-only SQL on the store's tables and views.", LOOK),
