@@ -371,6 +371,16 @@ def test_the_extras_are_those_of_the_package() -> None:
         assert names.issuperset(distributions), extra
 
 
+def test_the_page_has_every_check() -> None:
+    page = (ROOT / "docs" / "howto" / "doctor.md").read_text("utf-8")
+    room = ROOT / "millwheel" / "services" / "doctor"
+    code = "".join(path.read_text("utf-8") for path in room.glob("*.py"))
+    names = set(re.findall(r'(?:ok|warning|missing|disk|_brokers)\(\s*"([\w ]+)",', code))
+    names |= set(re.findall(r'disk\(\w+, "(\w+)"', code))
+    assert len(names) > 25
+    assert {name for name in names if f"`{name}`" not in page} <= {"provider", "Python"}
+
+
 def test_an_extra_is_missing_only_if_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str | None:
         return None if name == "aiokafka" else "1.0"
