@@ -249,9 +249,21 @@ def test_a_pooler_in_session_mode(server: TcpServer, doctor: Doctor) -> None:
 @needs_pgbouncer
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 def test_a_pooler_that_shares_sessions(server: TcpServer, doctor: Doctor, mode: str) -> None:
-    """The rest is examined all the same."""
-    with running_pooler(server.socket_url, mode) as pooler:
+    """The rest is examined all the same, and no other client gets a setting or lock by that."""
+    state = (
+        "SELECT current_setting('synchronous_commit'), current_setting('search_path'), "
+        "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
+    )
+    lines = ("default_pool_size = 1",)
+    with (
+        running_pooler(server.socket_url, mode, *lines) as pooler,
+        psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as other,
+    ):
+        other.execute("SET synchronous_commit = local")
+        before = other.execute(state).fetchone()
         found = doctor.in_words(pooler.url)
+        if mode == "transaction":  # in statement mode PgBouncer ends a session that says BEGIN
+            assert other.execute(state).fetchone() == before
     assert doctor.of("missing") == ["pooler"]
     assert doctor.code == 2
     assert "pool_mode = session" in found["pooler"]["remedy"][0]

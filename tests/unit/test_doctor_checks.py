@@ -133,7 +133,7 @@ def test_services_are_recognised_by_their_hosts(host: str, title: str) -> None:
         ({"parameters": ["neon.timeline_id"]}, "Neon"),
         ({"roles": ["supabase_admin"]}, "Supabase"),
         ({"roles": ["rds_superuser"]}, "Amazon RDS"),
-        ({}, "Postgres"),
+        ({}, "plain Postgres"),
     ],
 )
 def test_services_are_recognised_by_what_they_say(changes: dict[str, Any], title: str) -> None:
@@ -278,7 +278,7 @@ def test_clock() -> None:
 def test_commit_latency() -> None:
     quick = server_checks.commit_latency(CommitTimes([0.001, 0.002, 0.004], 0.0005))
     assert quick.state == "ok"
-    assert quick.found.startswith("one takes 2.0 ms, of which 0.5 ms on the way")
+    assert quick.found.startswith("one takes 2.0 ms, of which 0.50 ms on the way")
     assert "at each stage" in quick.why
     disk = server_checks.commit_latency(CommitTimes([0.08], 0.001))
     assert (disk.state, "the server's disk is slow" in disk.found) == ("warning", True)
