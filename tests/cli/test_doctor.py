@@ -64,26 +64,33 @@ class Doctor:
         self.findings: list[dict[str, Any]] = []
 
     def __call__(self, store: str, *words: str, **environment: str) -> dict[str, dict[str, Any]]:
-        """The findings by their check, of which the last one of each counts; the text says the
-        same."""
+        """The findings by their check, of which the last one of each counts."""
         shell = Shell(self.directory, store, "wheel")
-        code, out, err = shell.start("doctor", *words, "--json", **environment).end()
+        self.code, out, err = shell.start("doctor", *words, "--json", **environment).end()
         assert "Traceback" not in err, err
+        assert PASSWORD not in out + err
         told = json.loads(out)
         self.findings = told["findings"]
-        self.code, self.text, err = shell.start("doctor", *words, **environment).end()
-        assert self.code == code
+        assert told["missing"] == len(self.of("missing"))
+        assert told["warnings"] == len(self.of("warning"))
+        assert (self.code == 0) == (not self.of("missing"))
+        assert all(finding["why"] for finding in self.findings)
+        return {finding["check"]: finding for finding in self.findings}
+
+    def in_words(self, store: str, *words: str, **environment: str) -> dict[str, dict[str, Any]]:
+        """The same; the text for people says it as well."""
+        found = self(store, *words, **environment)
+        shell = Shell(self.directory, store, "wheel")
+        code, self.text, err = shell.start("doctor", *words, **environment).end()
+        assert code == self.code
+        assert PASSWORD not in self.text + err
         assert [(state, check) for state, check, _ in self.lines()] == [
             (finding["state"], finding["check"]) for finding in self.findings
         ]
-        assert told["missing"] == len(self.of("missing"))
-        assert told["warnings"] == len(self.of("warning"))
-        assert (code == 0) == (not self.of("missing"))
         for finding in self.findings:
-            assert finding["why"]
+            assert finding["why"] in self.text
             assert all(remedy in self.text for remedy in finding["remedy"])
-        assert PASSWORD not in out + self.text
-        return {finding["check"]: finding for finding in self.findings}
+        return found
 
     def lines(self) -> list[tuple[str, str, str]]:
         """State, check, and the text of each line of a finding."""
@@ -131,7 +138,7 @@ def test_with_all_rights_nothing_is_missing_and_nothing_is_left(
     server: TcpServer, admin: psycopg.Connection[Any], doctor: Doctor
 ) -> None:
     before = objects(admin)
-    found = doctor(server.url())
+    found = doctor.in_words(server.url())
     assert doctor.code == 0
     assert doctor.of("missing") == []
     assert objects(admin) == before
@@ -148,7 +155,7 @@ def test_with_the_least_rights_a_pipeline_runs(
     admin.execute("CREATE SCHEMA wheel")
     admin.execute("GRANT USAGE, CREATE ON SCHEMA wheel TO clerk")
     before = objects(admin)
-    found = doctor(login, "wheel")
+    found = doctor.in_words(login, "wheel")
     assert objects(admin) == before
     assert doctor.of("missing") == ["schema"]
     assert doctor.code == 3
@@ -164,7 +171,7 @@ def test_with_the_least_rights_a_pipeline_runs(
 def test_a_login_without_rights_gets_the_statements_that_give_them(
     admin: psycopg.Connection[Any], login: str, doctor: Doctor, number: int
 ) -> None:
-    found = doctor(login, "wheel")
+    found = doctor.in_words(login, "wheel")
     assert doctor.of("missing") == ["rights"]
     assert doctor.code == 7
     assert "permission denied for database" in found["rights"]["found"]
@@ -233,7 +240,7 @@ def test_a_trial_that_is_ended_in_its_middle_leaves_nothing(
 @needs_pgbouncer
 def test_a_pooler_in_session_mode(server: TcpServer, doctor: Doctor) -> None:
     with running_pooler(server.socket_url, "session") as pooler:
-        found = doctor(pooler.url)
+        found = doctor.in_words(pooler.url)
     assert (doctor.code, doctor.of("missing")) == (0, [])
     assert "in session mode" in found["pooler"]["found"]
     assert found["advisory lock"]["state"] == found["prepared"]["state"] == "ok"
@@ -242,9 +249,21 @@ def test_a_pooler_in_session_mode(server: TcpServer, doctor: Doctor) -> None:
 @needs_pgbouncer
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
 def test_a_pooler_that_shares_sessions(server: TcpServer, doctor: Doctor, mode: str) -> None:
-    """The rest is examined all the same."""
-    with running_pooler(server.socket_url, mode) as pooler:
-        found = doctor(pooler.url)
+    """The rest is examined all the same, and no other client gets a setting or lock by that."""
+    state = (
+        "SELECT current_setting('synchronous_commit'), current_setting('search_path'), "
+        "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
+    )
+    lines = ("default_pool_size = 1",)
+    with (
+        running_pooler(server.socket_url, mode, *lines) as pooler,
+        psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as other,
+    ):
+        other.execute("SET synchronous_commit = local")
+        before = other.execute(state).fetchone()
+        found = doctor.in_words(pooler.url)
+        if mode == "transaction":  # in statement mode PgBouncer ends a session that says BEGIN
+            assert other.execute(state).fetchone() == before
     assert doctor.of("missing") == ["pooler"]
     assert doctor.code == 2
     assert "pool_mode = session" in found["pooler"]["remedy"][0]
@@ -256,7 +275,7 @@ def test_a_pooler_that_shares_sessions(server: TcpServer, doctor: Doctor, mode: 
 
 def test_a_standby(server: TcpServer, doctor: Doctor) -> None:
     with server.standby() as url:
-        found = doctor(url)
+        found = doctor.in_words(url)
     assert doctor.of("missing") == ["primary"]
     assert doctor.code == 7
     assert "target_session_attrs=read-write" in found["primary"]["remedy"][1]
@@ -290,7 +309,7 @@ def test_an_old_version_ends_the_examination(
 )
 def test_a_wrong_password(server: TcpServer, doctor: Doctor, password: str, words: str) -> None:
     environment = {"PGPASSWORD": "", "PGPASSFILE": "/nowhere"}
-    found = doctor(server.url(password=password), **environment)
+    found = doctor.in_words(server.url(password=password), **environment)
     assert doctor.of("missing") == ["server"]
     assert doctor.code == 7
     assert words in found["server"]["found"]
@@ -298,7 +317,7 @@ def test_a_wrong_password(server: TcpServer, doctor: Doctor, password: str, word
 
 
 def test_a_server_without_tls(server: TcpServer, doctor: Doctor) -> None:
-    found = doctor(server.url(options="?sslmode=require"))
+    found = doctor.in_words(server.url(options="?sslmode=require"))
     assert doctor.of("missing") == ["server"]
     assert "the server has no TLS" in found["server"]["found"]
     assert "ssl = on" in found["server"]["remedy"][0]
@@ -318,7 +337,7 @@ def test_a_server_with_tls(doctor: Doctor) -> None:
 
 
 def test_hosts_that_do_not_answer(doctor: Doctor) -> None:
-    found = doctor("postgresql://clerk@127.0.0.1:1/wares")
+    found = doctor.in_words("postgresql://clerk@127.0.0.1:1/wares")
     assert doctor.of("missing") == ["server"]
     assert doctor.code == 7
     assert "no server listens there (127.0.0.1:1" in found["server"]["found"]
@@ -403,7 +422,7 @@ def test_an_encoding_that_has_not_every_character(
 ) -> None:
     admin.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     try:
-        found = doctor(server.url().replace("/postgres", "/latin"))
+        found = doctor.in_words(server.url().replace("/postgres", "/latin"))
         assert doctor.of("missing") == ["encoding"]
         apply(admin, found["encoding"])
         doctor(server.url().replace("/postgres", "/latin_utf8"))
@@ -529,7 +548,8 @@ def test_a_file_that_this_login_may_not_read(server: TcpServer, doctor: Doctor) 
 def test_ports(server: TcpServer, doctor: Doctor) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
-        found = doctor(server.url(), "--http", f"127.0.0.1:{number}", "--listen", "127.0.0.1:0")
+        asked = ("--http", f"127.0.0.1:{number}", "--listen", "127.0.0.1:0")
+        found = doctor.in_words(server.url(), *asked)
         assert doctor.of("missing") == ["port"]
         assert doctor.code == 2
         assert f"127.0.0.1:{number}" in found["port"]["found"]

@@ -133,7 +133,7 @@ def test_services_are_recognised_by_their_hosts(host: str, title: str) -> None:
         ({"parameters": ["neon.timeline_id"]}, "Neon"),
         ({"roles": ["supabase_admin"]}, "Supabase"),
         ({"roles": ["rds_superuser"]}, "Amazon RDS"),
-        ({}, "Postgres"),
+        ({}, "plain Postgres"),
     ],
 )
 def test_services_are_recognised_by_what_they_say(changes: dict[str, Any], title: str) -> None:
@@ -278,7 +278,7 @@ def test_clock() -> None:
 def test_commit_latency() -> None:
     quick = server_checks.commit_latency(CommitTimes([0.001, 0.002, 0.004], 0.0005))
     assert quick.state == "ok"
-    assert quick.found.startswith("one takes 2.0 ms, of which 0.5 ms on the way")
+    assert quick.found.startswith("one takes 2.0 ms, of which 0.50 ms on the way")
     assert "at each stage" in quick.why
     disk = server_checks.commit_latency(CommitTimes([0.08], 0.001))
     assert (disk.state, "the server's disk is slow" in disk.found) == ("warning", True)
@@ -369,6 +369,16 @@ def test_the_extras_are_those_of_the_package() -> None:
     for extra, distributions in machine_checks.EXTRAS.items():
         names = {re.split(r"[\[<>=; ]", line)[0] for line in declared[extra]}
         assert names.issuperset(distributions), extra
+
+
+def test_the_page_has_every_check() -> None:
+    page = (ROOT / "docs" / "howto" / "doctor.md").read_text("utf-8")
+    room = ROOT / "millwheel" / "services" / "doctor"
+    code = "".join(path.read_text("utf-8") for path in room.glob("*.py"))
+    names = set(re.findall(r'(?:ok|warning|missing|disk|_brokers)\(\s*"([\w ]+)",', code))
+    names |= set(re.findall(r'disk\(\w+, "(\w+)"', code))
+    assert len(names) > 25
+    assert {name for name in names if f"`{name}`" not in page} <= {"provider", "Python"}
 
 
 def test_an_extra_is_missing_only_if_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ class Provider:
 
 PROVIDERS = {
     "plain": Provider(
-        "Postgres",
+        "plain Postgres",
         "a superuser or the database's owner",
         "",
         "a firewall between, or `listen_addresses` of the server",

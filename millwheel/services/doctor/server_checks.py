@@ -80,7 +80,7 @@ def primary(facts: ServerFacts) -> Finding:
     if facts.is_standby:
         return missing(
             "primary",
-            "this server is a standby, which takes no writes",
+            "this server is a standby, which takes no writes; the rest is examined on the primary",
             why,
             "give the address of the primary (a service's writer endpoint)",
             "name all servers: postgresql://…@a,b/db?target_session_attrs=read-write",
@@ -121,7 +121,8 @@ def shared(provider: Provider) -> Finding:
         remedies = ["port 5432 in place of 6432", "the parameter pgbouncer.pool_mode = SESSION"]
     return missing(
         "pooler",
-        "a connection pooler in transaction or statement mode is between",
+        "a connection pooler in transaction or statement mode is between; commits, rights and "
+        "schemas were not tried through it",
         "workers rely on sessions of their own: settings, locks, prepared statements",
         *remedies,
         "give the address of Postgres itself",
@@ -368,4 +369,4 @@ def _rounded(number: int) -> int:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms"
+    return f"{1000 * seconds:.{1 if seconds >= 0.001 else 2}f} ms"

@@ -99,7 +99,8 @@ def _examined(address: StoreAddress, found: Examination, wanted: Wanted) -> Iter
         yield from server_checks.session_kept(found.session_trial(), pooled=pooled)
     yield server_checks.encoding(facts)
     yield from server_checks.settings(facts)
-    yield from server_checks.durability(found.durability(), facts, provider)
+    if found.shared is None:  # the setting of a shared session would reach other clients
+        yield from server_checks.durability(found.durability(), facts, provider)
     yield from server_checks.connections(facts, provider, wanted.workers, ingest=wanted.ingest)
     yield server_checks.clock(found.clock())
     yield server_checks.commit_latency(found.commit_times())
