@@ -9,6 +9,10 @@ MOST_LETTERS = 48
 _NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MOST_LETTERS - 1}}}\Z")
 
 
+def is_name(text: str) -> bool:
+    return _NAME.match(text) is not None
+
+
 def check_name(name: str, what: str) -> str:
     """`GraphError` if the name is not valid."""
     if not isinstance(name, str) or not _NAME.match(name):

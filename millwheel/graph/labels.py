@@ -37,6 +37,11 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return free
 
 
+def users_stream(name: str) -> str:
+    """The stream that a hidden one is made from, or the stream itself."""
+    return name.partition("__")[0]
+
+
 def label_of(name: str, description: Mapping[str, Any]) -> str:
     """A node's name for display, from its name and its description (`Node.describe`).
 

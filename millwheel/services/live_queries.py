@@ -286,7 +286,7 @@ class _Preparing:
 
 def _is_removal(change: CodeChange, removed: Sequence[str]) -> bool:
     """Whether a change only says that steps are gone, which are removed on purpose."""
-    return change.kind is kinds.NODE_MISSING and not change.names.isdisjoint(removed)
+    return change.kind in kinds.MISSING and not change.names.isdisjoint(removed)
 
 
 def _unfit(step: QueriedStep, graph: Graph, changes: Iterable[CodeChange]) -> set[str]:

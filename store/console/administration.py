@@ -14,6 +14,7 @@ from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
+from millwheel.store.console.step_names import name_of_step
 from millwheel.store.console.views import refuse_lookalikes
 from millwheel.store.port.queries import StoredQueries, SubmittedQuery, find_query
 from millwheel.store.postgres import session
@@ -84,6 +85,7 @@ def pause(
     with transaction(url) as connection:
         _find(connection, pipeline)
         statements = Statements(pipeline)
+        injectors = [name_of_step(connection, pipeline, name) for name in injectors]
         known = [name for (name,) in connection.execute(statements.get("list_injectors"))]
         missing = [name for name in injectors if name not in known]
         if missing:
@@ -237,6 +239,7 @@ def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[
     statements = Statements(pipeline)
     with transaction(url) as connection:
         _lock(connection, statements, pipeline)
+        names = [name_of_step(connection, pipeline, name) for name in names]
         found = connection.execute(statements.get("removed_ids"), {"names": names}).fetchall()
         left = sorted({*names} - {name for _, name in found})
         if not left:

@@ -22,6 +22,7 @@ from millwheel.core.codec import encode_key
 from millwheel.core.model import Key
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
+from millwheel.store.console.step_names import name_of_step
 from millwheel.store.postgres.statements import Statements
 
 
@@ -137,6 +138,7 @@ class Asking:
         place: tuple[bytes, int],
         payload: dict[str, Any],
     ) -> int:
+        computation = self._named(computation)
         batch = self._new_batch()
         asked = self._rows(
             "ask",
@@ -156,6 +158,7 @@ class Asking:
     def set_aside(self, actor: Actor, injector: str, partition: str | None, row: int) -> int:
         """Ask an injector to make a dead letter of a row; without `partition` it must have only
         one."""
+        injector = self._named(injector)
         slots = {name: slot for slot, name in self._rows("injector_partitions", injector=injector)}
         if not slots:
             message = f"pipeline {self._pipeline!r} has no injector {injector!r}"
@@ -245,7 +248,8 @@ class Asking:
         """`UsageError` if the filter names an unknown computation."""
         if letters.computation is not None:
             known = [name for (name,) in self._rows("known_computations")]
-            require_computation(self._pipeline, letters.computation, known)
+            letters = letters._replace(computation=self._named(letters.computation))
+            require_computation(self._pipeline, str(letters.computation), known)
         found = self._rows(
             "match_dead_letters",
             **letters._asdict(),
@@ -285,6 +289,9 @@ class Asking:
         table = sql.Identifier(self._pipeline, "request").as_string(None)
         ((batch,),) = self._rows("new_batch", table=table)
         return int(batch)
+
+    def _named(self, step: str) -> str:
+        return name_of_step(self._connection, self._pipeline, step)
 
     def _deployed(self) -> list[str]:
         return [name for _, name in self._rows("deployed_computations")]

@@ -18,7 +18,6 @@ from psycopg.rows import namedtuple_row
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS, Key, from_micros
 from millwheel.errors import UsageError
-from millwheel.graph.labels import label_of
 from millwheel.store.console.asking import EVERY_LETTER, LetterFilter, require_computation
 from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
@@ -31,6 +30,7 @@ from millwheel.store.console.snapshot import (
     reading,
     translated,
 )
+from millwheel.store.console.step_names import labels_of, name_of_step
 from millwheel.store.postgres.processes import is_dead
 from millwheel.store.postgres.statements import Statements, composed
 
@@ -457,11 +457,7 @@ class Inspection:
 
     def labels(self, pipeline: str) -> dict[str, str]:
         """The names for display, by name; empty: nothing is deployed."""
-        deployed = self._rows("deployed", pipeline)
-        if not deployed:
-            return {}
-        nodes: dict[str, dict[str, Any]] = msgspec.json.decode(deployed[-1].code)["graph"]["nodes"]
-        return {name: label_of(name, node) for name, node in nodes.items()}
+        return labels_of(self._connection, pipeline)
 
     def totals(self, pipeline: str) -> Totals:
         rows = self._rows("status_intervals", pipeline)
@@ -512,7 +508,7 @@ class Inspection:
     ) -> list[DeadLetterEntry]:
         """The newest ones, without their tracebacks; `UsageError` if the filter names an unknown
         computation."""
-        self._require_computation(pipeline, letters)
+        letters = self._named(pipeline, letters)
         rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
         return [_dead_letter(row) for row in rows]
 
@@ -520,15 +516,19 @@ class Inspection:
         self, pipeline: str, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterKind]:
         """The most frequent first; `UsageError` as of `dead_letters`."""
-        self._require_computation(pipeline, letters)
+        letters = self._named(pipeline, letters)
         rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
         return [DeadLetterKind(*row) for row in rows]
 
-    def _require_computation(self, pipeline: str, letters: LetterFilter) -> None:
+    def _named(self, pipeline: str, letters: LetterFilter) -> LetterFilter:
+        """The filter with the name of its computation."""
         self.require_current(pipeline)
-        if letters.computation is not None:
-            known = [name for (name,) in self._rows("known_computations", pipeline)]
-            require_computation(pipeline, letters.computation, known)
+        if letters.computation is None:
+            return letters
+        known = [name for (name,) in self._rows("known_computations", pipeline)]
+        name = name_of_step(self._connection, pipeline, letters.computation)
+        require_computation(pipeline, name, known)
+        return letters._replace(computation=name)
 
     def dead_letter(self, pipeline: str, number: int) -> DeadLetterEntry:
         """A letter with its traceback; `UsageError` if there is none with this number."""
@@ -540,7 +540,8 @@ class Inspection:
 
     def key(self, pipeline: str, computation: str, key: Key, page: Page = FIRST_PAGE) -> KeyStatus:
         self.require_current(pipeline)
-        return look_at_key(self._connection, pipeline, computation, key, page)
+        name = name_of_step(self._connection, pipeline, computation)
+        return look_at_key(self._connection, pipeline, name, key, page)
 
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
         self.require_current(pipeline)

@@ -51,6 +51,8 @@ class CodeChange:
     after: Any = None
     given: Mapping[str, Any] = field(default_factory=dict)
     """Fills the gaps of the kind's text."""
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What people read in place of quoted names that the engine has made."""
 
     @property
     def refuses(self) -> bool:
@@ -63,13 +65,17 @@ class CodeChange:
 
     @property
     def title(self) -> str:
+        where = self._labelled(self.where)
         if self.before is None and self.after is None:
-            return f"{self.where}: {self.kind.change}"
-        return f"{self.where}: {self.kind.change} ({_shown(self.before, self.after)})"
+            return f"{where}: {self.kind.change}"
+        return f"{where}: {self.kind.change} ({_shown(self.before, self.after)})"
 
     @property
     def text(self) -> str:
-        return self.kind.text.format_map(self.given)
+        return self._labelled(self.kind.text.format_map(self.given))
+
+    def _labelled(self, text: str) -> str:
+        return _QUOTED.sub(lambda found: repr(self.labels.get(found[1], found[1])), text)
 
     def as_json(self) -> dict[str, Any]:
         return {

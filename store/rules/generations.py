@@ -18,7 +18,7 @@ migrations down from the highest one, because values may still be stored as that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ from msgspec import structs
 
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import DeployRefused, UsageError
+from millwheel.graph.labels import label_of, users_stream
 from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import DescribedGraph, Plan
 from millwheel.store.rules.changes import kinds
@@ -168,9 +169,21 @@ def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
         *key_changes(history, known, obstacles),
         *(change for change, _ in of_tables),
     ]
+    labels = _labels(*(generation.code for generation in history), code)
+    changes = [replace(change, labels=labels) for change in changes]
     alterations = [alteration for _, alteration in of_tables if alteration is not None]
     number, otherwise = _older(deployed.history, known)
     return Comparison(history, code, known, renames, changes, alterations, number, otherwise)
+
+
+def _labels(*codes: Code) -> dict[str, str]:
+    """Labels of steps, and users' streams behind hidden ones, by their names; the newest count."""
+    nodes = {name: node for code in codes for name, node in code.nodes.items()}
+    streams = {name for code in codes for name in code.streams}
+    labels = {name: label_of(name, node) for name, node in nodes.items()}
+    return {name: label for name, label in labels.items() if label != name} | {
+        name: users_stream(name) for name in streams if users_stream(name) != name
+    }
 
 
 def _older(history: Sequence[Generation], code: Code) -> tuple[int | None, bool]:
@@ -208,7 +221,7 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
     refusal = None
     if any(change.refuses for change in found.changes):
         refusal = DeployRefused(_refusal(deployed.pipeline, found.changes))
-        if any(change.kind is kinds.NODE_BACK for change in found.changes):
+        if any(change.kind in kinds.BACK for change in found.changes):
             raise refusal
     if found.older is not None and (refusal or not _goes_back(deployed, found.changes)):
         return _join(deployed, found, refusal)
@@ -291,7 +304,7 @@ def _goes_back(deployed: Deployed, changes: Sequence[CodeChange]) -> bool:
     while others are upgraded: such code has no migrations back, and it is not alone."""
     if deployed.back or deployed.least_left is None:
         return True
-    return any(c.kind is kinds.TYPE_MIGRATED and c.before > c.after for c in changes)
+    return any(c.kind in kinds.MIGRATED and c.before > c.after for c in changes)
 
 
 def _join(deployed: Deployed, found: Comparison, refusal: DeployRefused | None) -> Admission:

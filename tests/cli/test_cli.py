@@ -300,7 +300,7 @@ def test_what_does_not_fit_the_deployed_pipeline_is_refused(shell: Shell) -> Non
     other = MODULE.replace("Tumbling(minutes=1)", "Tumbling(minutes=2)")
     (shell.directory / "wider.py").write_text(other)
     told = shell("run", "wider:pipeline", code=4)
-    assert "computation 'make_counts', windows: another rule that stored state was made by" in told
+    assert "computation 'windowed → counts', windows: another rule that stored state" in told
     assert f"millwheel drop {shell.name}" in told
 
     other = MODULE.replace("LETTERS", "characters")

@@ -156,15 +156,49 @@ def test_a_plan_shows_what_a_deploy_does(owner: Owner) -> None:
     assert owner.rows("SELECT query, searches, last FROM trends.trend") == [("tea", 2, "none")]
 
 
+def test_the_step_of_a_sink_has_its_label_and_what_can_be_done(owner: Owner) -> None:
+    """A sink has neither a name nor a former one."""
+    owner.shell("migrate", "trends")
+    owner.run()
+    owner.change('Table("trend", Trend', 'Table("latest", Trend')
+    planned = owner.plan(code=4)
+    assert "needs:       step 'sink: trends → trend': a step of a sink, " in planned
+    assert "millwheel remove trends trends_to_trend; tables and files of a sink stay" in planned
+    assert "taken, but:  step 'sink: trends → latest': an additional" in planned
+    for other in ("renamed_from", "name=", "relay"):
+        assert other not in planned
+    owner.back()
+    owner.shell("remove", "trends", "trends_to_trend", "--yes")
+    planned = owner.plan(code=4)
+    assert "impossible:  step 'sink: trends → trend': a removed step of a sink, " in planned
+    assert "give the sink a table of another name" in planned
+
+
+def test_a_new_version_of_a_stream_is_one_change_and_has_no_views(owner: Owner) -> None:
+    """The stream that a sink's step writes is hidden, and changes with the user's stream."""
+    owner.shell("migrate", "trends")
+    owner.run()
+    owner.change(
+        'Stream("trends", Trend)', 'Stream("trends", Trend, version=2, migrations={1: lambda o: o})'
+    )
+    changes = json.loads(owner.shell("plan", "trends:pipeline", "--json"))["changes"]
+    assert [(change["where"], change["change"]) for change in changes] == [
+        ("stream 'trends'", "a new version of a stream's type")
+    ]
+    planned = owner.plan()
+    assert "stored value is migrated when it is read" in planned
+    assert "view" not in planned
+
+
 def test_another_size_of_windows_is_refused_and_nothing_is_lost(owner: Owner) -> None:
     owner.shell("migrate", "trends")
     owner.run()
     owner.change("Tumbling(minutes=1)", "Tumbling(minutes=2)")
     planned = owner.plan(code=4)
-    assert "impossible:  computation 'make_minutes', windows: another rule" in planned
+    assert "impossible:  computation 'windowed → minutes', windows: another rule" in planned
     assert '("Tumbling(0:01:00)" → "Tumbling(0:02:00)")' in planned
     refused = owner.run(code=4)
-    assert "impossible:  computation 'make_minutes', windows: another rule" in refused
+    assert "impossible:  computation 'windowed → minutes', windows: another rule" in refused
 
     owner.back()
     for _ in range(6):

@@ -102,7 +102,7 @@ ENTRIES: tuple[Mistake, ...] = (
     ShownBy(
         101,
         "the size of windows is changed",
-        ("impossible:  computation 'make_minutes', windows: another rule",),
+        ("impossible:  computation 'windowed → minutes', windows: another rule",),
         test="cli/test_plan.py::test_another_size_of_windows_is_refused_and_nothing_is_lost",
     ),
     Failure(

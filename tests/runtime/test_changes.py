@@ -398,6 +398,11 @@ REFUSED: dict[str, tuple[Kind, Parts, Parts]] = {
 ELSEWHERE: dict[Kind, str] = {
     kinds.PATHS: "cli/test_plan.py::"
     "test_a_file_at_another_path_continues_and_another_file_is_refused",
+    kinds.STEP_MISSING: "cli/test_plan.py::"
+    "test_the_step_of_a_sink_has_its_label_and_what_can_be_done",
+    kinds.STEP_BACK: "cli/test_plan.py::test_the_step_of_a_sink_has_its_label_and_what_can_be_done",
+    kinds.STREAM_MIGRATED: "cli/test_plan.py::"
+    "test_a_new_version_of_a_stream_is_one_change_and_has_no_views",
     kinds.NODE_BACK: "runtime/test_upgrade.py::test_a_computation_is_removed_while_its_workers_run",
     kinds.NODE_KIND: "runtime/test_changes.py::test_a_step_of_another_kind_is_refused",
     kinds.FILES_AGAIN: "runtime/test_changes.py::test_other_files_in_their_place_are_refused",

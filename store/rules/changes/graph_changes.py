@@ -20,6 +20,9 @@ _MANNERS = ("spread()", "broadcast()")
 
 FILES = "json_lines"
 
+DELIVERY = "BundleDelivery"
+"""Class of the step of a sink outside the store."""
+
 
 def graph_changes(
     pipeline: str,
@@ -31,9 +34,10 @@ def graph_changes(
     newest = history[-1].code
     stored, nodes = newest.nodes, code.nodes
     for name, node in nodes.items():
-        where = f"{node.get('kind', 'node')} {name!r}"
+        where = f"{_word_of(node)} {name!r}"
         if name in removed:
-            yield CodeChange(kinds.NODE_BACK, where, given={"pipeline": pipeline})
+            kind = kinds.STEP_BACK if is_made(node) else kinds.NODE_BACK
+            yield CodeChange(kind, where, given={"pipeline": pipeline})
         elif name not in stored:
             yield CodeChange(kinds.NODE_ADDED, where)
         else:
@@ -42,16 +46,24 @@ def graph_changes(
     for name, node in stored.items():
         if name not in nodes:
             given = {"pipeline": pipeline, "name": name}
-            yield CodeChange(
-                kinds.NODE_MISSING, f"{node.get('kind', 'node')} {name!r}", given=given
-            )
+            kind = kinds.STEP_MISSING if is_made(node) else kinds.NODE_MISSING
+            yield CodeChange(kind, f"{_word_of(node)} {name!r}", given=given)
 
 
 def renamed_changes(code: Code, renames: Mapping[str, str]) -> Iterator[CodeChange]:
     """`renames` has the former names by the new ones."""
     for name, former in renames.items():
-        kind = code.nodes[name].get("kind", "node")
-        yield CodeChange(kinds.NODE_RENAMED, f"{kind} {name!r}", former, name)
+        word = _word_of(code.nodes[name])
+        yield CodeChange(kinds.NODE_RENAMED, f"{word} {name!r}", former, name)
+
+
+def is_made(node: Mapping[str, Any]) -> bool:
+    """Whether the engine makes and names a step: that of a sink, of ids, of a broadcast."""
+    return node.get("kind") == "relay" or node.get("class") == DELIVERY
+
+
+def _word_of(node: Mapping[str, Any]) -> str:
+    return "step" if is_made(node) else str(node.get("kind", "node"))
 
 
 class _NodeChanges:

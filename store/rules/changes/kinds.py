@@ -33,6 +33,19 @@ NODE_BACK = Kind(
     "it was removed from pipeline {pipeline!r} with all state; a step that begins with nothing "
     "needs another name",
 )
+STEP_MISSING = Kind(
+    "a step of a sink, of ids or of a broadcast that is only in the store",
+    NEEDS,
+    "it is called after its stream, and that of a sink after its table too. Keep what it belongs "
+    "to in the code; or, if it is to go, remove it first: millwheel remove {pipeline} {name}; "
+    "tables and files of a sink stay",
+)
+STEP_BACK = Kind(
+    "a removed step of a sink, of ids or of a broadcast",
+    IMPOSSIBLE,
+    "it was removed from pipeline {pipeline!r}, and its name does not come back: give the sink a "
+    "table of another name, or read another stream",
+)
 NODE_KIND = Kind(
     "a step of another kind under the name",
     IMPOSSIBLE,
@@ -184,6 +197,11 @@ TYPE_MIGRATED = Kind(
     "each stored value is migrated when it is read, or by millwheel migrate --states; until then "
     "the views show NULL in its columns, but for those that the migration says it leaves alone",
 )
+STREAM_MIGRATED = Kind(
+    "a new version of a stream's type",
+    FOLLOWS,
+    "each stored value is migrated when it is read",
+)
 TYPE_VERSION = Kind(
     "the type changed without a new version",
     NEEDS,
@@ -325,7 +343,8 @@ TABLE_INDEX = Kind(
 
 KINDS: Mapping[str, tuple[Kind, ...]] = {
     "Steps": (
-        NODE_ADDED, NODE_MISSING, NODE_BACK, NODE_KIND, NODE_RENAMED, CLASS, EXTRACTOR,
+        NODE_ADDED, NODE_MISSING, NODE_BACK, STEP_MISSING, STEP_BACK, NODE_KIND, NODE_RENAMED,
+        CLASS, EXTRACTOR,
     ),
     "Wiring": (
         INPUT_ADDED, INPUT_MISSING, INPUT_MISSING_HELD, INPUT_MANNER, WRITES_ADDED,
@@ -334,7 +353,8 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     "Sources and sinks": (SOURCE, PATHS, LATENESS, SINK_ADDED, SINK_MISSING, FILES_AGAIN),
     "Windows, joins, and rules of your own": (STATE_RULE, FOLD_UNCONFIRMED, FOLD, RULE),
     "Types of states and streams": (
-        TYPE_GROWN, TYPE_BACK, TYPE_MIGRATED, TYPE_VERSION, TYPE_STEPS, TYPE_DOWN, ENTRIES_LEFT,
+        TYPE_GROWN, TYPE_BACK, TYPE_MIGRATED, STREAM_MIGRATED, TYPE_VERSION, TYPE_STEPS, TYPE_DOWN,
+        ENTRIES_LEFT,
     ),
     "Keys": (
         KEYS, KEYS_UNCONFIRMED, KEYS_BEFORE, KEYS_BUNDLED, KEYS_PARKED, KEYS_RUNNING,
@@ -346,6 +366,9 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     ),
 }  # fmt: skip
 """All kinds, by part of the page."""
+
+MISSING, BACK = frozenset({NODE_MISSING, STEP_MISSING}), frozenset({NODE_BACK, STEP_BACK})
+MIGRATED = frozenset({TYPE_MIGRATED, STREAM_MIGRATED})
 
 UNCONFIRMED = frozenset(
     {

@@ -3,13 +3,15 @@ deployed under their names."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
 
-from millwheel.store.port.change import CodeChange
+from millwheel.graph.labels import users_stream
+from millwheel.store.port.change import CodeChange, Kind
 from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
 from millwheel.store.rules.changes import kinds
 from millwheel.store.rules.changes.type_growth import reads
@@ -130,12 +132,28 @@ def left_collections(history: Sequence[Generation]) -> dict[tuple[str, str], int
 def stream_changes(
     history: Sequence[Generation], code: Code, streams: Sequence[StreamDeploy]
 ) -> Iterator[CodeChange]:
+    """Those of the hidden stream behind a step of the engine are left out where they are those of
+    the user's stream that it has the type of."""
     steps = {stream.name: stream.migrates_from for stream in streams}
+    of_all: dict[str, list[CodeChange]] = {}
     for name, new in code.streams.items():
         found = [g.code.streams[name] for g in history if name in g.code.streams]
         given = steps[name]
         all_given = _Steps(given, given, given)
-        yield from _changes(f"stream {name!r}", "migrations", found, new, all_given)
+        of_all[name] = [
+            replace(change, kind=kinds.STREAM_MIGRATED)
+            if change.kind is kinds.TYPE_MIGRATED
+            else change
+            for change in _changes(f"stream {name!r}", "migrations", found, new, all_given)
+        ]
+    for name, changes in of_all.items():
+        of_users = of_all.get(users_stream(name), [])
+        if users_stream(name) == name or _kinds_of(changes) != _kinds_of(of_users):
+            yield from changes
+
+
+def _kinds_of(changes: Iterable[CodeChange]) -> list[Kind]:
+    return [change.kind for change in changes]
 
 
 def _changes(
