@@ -20,6 +20,8 @@ WITHOUT_JSON = {
     "worker": "it runs on; its figures are in the log, in `status` and behind --http",
     "dead-letters export": "it prints JSON Lines already",
     "query explain": "it prints sentences, and no figures",
+    "new": "it writes files, and prints commands to try",
+    "dev": "it runs on, and prints rows for a reader",
     "stop": "it prints no figures",
     "url": "it prints one word",
     "spark run": "its figures are in the log and in `status`",
@@ -119,6 +121,7 @@ def test_commands_print_one_document(shell: Shell) -> None:
 
     run("dead-letters discard", "--all --yes", discarded=1)
     run("set-aside", "lines_injector 3", pipeline="wheel")
+    assert run("doctor", "wheel", missing=0)["findings"]
     run("log", f"--withdraw {done['set-aside']['batch']}", withdrawn=1)
     run("pause", "wheel", paused=True, changed=["lines_injector"], workers=0)
     run("resume", "wheel lines_injector", paused=False, unchanged=[])
