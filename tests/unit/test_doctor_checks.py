@@ -244,7 +244,7 @@ def test_connections(
 
 
 def test_the_connections_of_a_worker_are_those_that_the_pages_name() -> None:
-    page = (ROOT / "docs" / "deploy" / "README.md").read_text("utf-8")
+    page = (ROOT / "docs" / "howto" / "run" / "scale.md").read_text("utf-8")
     assert "at most seven" in page
     assert server_checks.CONNECTIONS == 7
     assert server_checks.CONNECTIONS + server_checks.INGEST_CONNECTIONS == 9
