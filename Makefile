@@ -6,10 +6,10 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo kill9 docs test quick sim campaign lint check bench soak release-check lock
+.PHONY: help setup demo kill9 docs test quick sim campaign lint check bench soak release-check lock versions
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv ready (all other targets do it by themselves)
 	@.ci/setup
@@ -56,6 +56,9 @@ bench: setup ## measure; the numbers go to bench/out
 
 soak: setup ## the long tests that `make test` leaves out, and properties with all examples
 	@MILLWHEEL_ALL_EXAMPLES=1 $(VENV_PYTHON) -m pytest -m "soak or hypothesis" -o faulthandler_timeout=0 $(ARGS)
+
+versions: setup ## some tests on each version of Python and of Postgres that there is
+	@$(VENV_PYTHON) -m tests.versions $(ARGS)
 
 release-check: setup ## build what a release uploads, check it, write it to dist; uploads nothing
 	@$(VENV_PYTHON) -m tests.release $(ARGS)

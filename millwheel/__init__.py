@@ -54,6 +54,7 @@ pipeline.inject(ORDERS, Inbox())
 
 from typing import TYPE_CHECKING
 
+from millwheel.core.distribution import check_alone
 from millwheel.core.lazy import imported_when_used
 
 if TYPE_CHECKING:
@@ -151,4 +152,4 @@ _PLACES = {
     "Timer": "core.model",
 }
 
-__getattr__ = imported_when_used(__name__, _PLACES)
+__getattr__ = imported_when_used(__name__, _PLACES, check_alone)

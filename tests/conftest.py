@@ -27,10 +27,10 @@ from xdist.scheduler import LoadScopeScheduling
 from millwheel.services.loop import COLLECT_AFTER
 from millwheel.store import embedded
 from millwheel.store.console.migrate import migrate
-from millwheel.store.embedded import lifecycle
+from millwheel.store.embedded import binaries, lifecycle
 from millwheel.store.port import Store
 from tests.sim.site import SimulatedSite
-from tests.support.servers import VERSIONS, programs_of, quick_directory
+from tests.support.servers import VERSIONS, programs_of, quick_directory, served
 from tests.support.store_sites import MemorySite, PostgresSite, Schema, Site
 
 _numbers = itertools.count(1)
@@ -190,11 +190,14 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
     urls: dict[int, str] = {}
 
     def url(version: int) -> str:
+        version = served(version)
         if version not in urls:
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("PGBIN", raising=False)
                 # Nobody cuts the power of a test: its commits need not wait for the disk.
                 patch.setitem(lifecycle._FIXED_SETTINGS, "fsync", "off")
+                # `make versions` has an older one, which no directory of a user's may have.
+                patch.setattr(binaries, "MINIMUM_MAJOR", min(version, binaries.MINIMUM_MAJOR))
                 server = embedded.start(root / str(version), binaries=programs_of(version))
             assert server.major_version == version
             urls[version] = server.url
@@ -213,6 +216,7 @@ def model_of(postgres_url: Callable[[int], str]) -> Callable[[int], str]:
     made: set[int] = set()
 
     def model(version: int) -> str:
+        version = served(version)
         url = postgres_url(version)
         if version not in made:
             made.add(version)
@@ -233,9 +237,11 @@ def new_schema(model_of: Callable[[int], str]) -> Iterator[Callable[[int], Schem
     made: list[tuple[str, str]] = []
 
     def make(version: int) -> Schema:
+        version = served(version)
         url, name = model_of(version), f"wheel_{next(_numbers)}"
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {MODEL} STRATEGY FILE_COPY")
+            strategy = "" if version < 15 else " STRATEGY FILE_COPY"
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {MODEL}{strategy}")
         made.append((url, name))
         return Schema(in_database(url, name), SCHEMA, version)
 

@@ -63,34 +63,38 @@ def print_letter(entry: DeadLetterEntry) -> None:
         say(entry.traceback.rstrip())
 
 
-def print_matched(matched: MatchedLetters) -> None:
+def print_matched(matched: MatchedLetters, *, err: bool) -> None:
     """Print how many letters match, and how many of them are late or stay."""
-    print_number(matched)
+    print_number(matched, err=err)
     if matched.without_key:
         tell(
             f"rows of a source that could not be read: {matched.without_key:,} of them; no key "
-            "owns them. Mend the rows, and send them again"
+            "owns them. Mend the rows, and send them again",
+            err=err,
         )
     if matched.removed:
         tell(
             f"of computations that were removed: {matched.removed:,} of them; no code processes "
-            "them. Export them, or discard them"
+            "them. Export them, or discard them",
+            err=err,
         )
     if matched.retried:
-        tell(f"being retried already: {matched.retried:,} of them")
+        tell(f"being retried already: {matched.retried:,} of them", err=err)
     if matched.waiting:
         one = matched.waiting == 1
         tell(
             f"{count_of(matched.waiting, 'record')} wait{'s' if one else ''} behind them in parked "
-            f"keys, and follow{'s' if one else ''} by {'itself' if one else 'themselves'}"
+            f"keys, and follow{'s' if one else ''} by {'itself' if one else 'themselves'}",
+            err=err,
         )
     for computation, count in sorted(matched.behind.items()):
         tell(
             f"behind the low watermark of {computation}: {count:,} of them; the records that they "
-            "produce are late, and a reader that drops late records will drop them"
+            "produce are late, and a reader that drops late records will drop them",
+            err=err,
         )
 
 
-def print_number(matched: MatchedLetters) -> None:
+def print_number(matched: MatchedLetters, *, err: bool) -> None:
     number = len(matched.ids)
-    tell(f"{count_of(number, 'dead letter')} match{'es' if number == 1 else ''}")
+    tell(f"{count_of(number, 'dead letter')} match{'es' if number == 1 else ''}", err=err)

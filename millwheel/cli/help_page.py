@@ -24,8 +24,8 @@ NARROWEST = 30
 
 EXAMPLES = "Examples"
 
-WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")
-OPTION = re.compile(r"--?[\w-]+")
+WORD = r"""(?:'[^']*'|"[^"]*"|\S)+"""
+OPTION = r"--?[\w-]+"
 
 
 class _Page:
@@ -175,8 +175,8 @@ def folded(command: str, width: int) -> Sequence[str]:
 def _units(command: str) -> list[str]:
     """Words of a command, with their quotes; an option and its value are one."""
     found: list[str] = []
-    for word in WORD.findall(command):
-        if found and not word.startswith("-") and OPTION.fullmatch(found[-1]):
+    for word in re.findall(WORD, command):
+        if found and not word.startswith("-") and re.fullmatch(OPTION, found[-1]):
             found[-1] += f" {word}"
         else:
             found.append(word)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from millwheel.cli.command import expanded
@@ -35,6 +37,11 @@ COMMANDS = {
     "worker": ("worker_command", "Run one of several workers that share a pipeline.", RUN),
     "pause": ("operator_commands", "Stop injectors from reading.", RUN),
     "resume": ("operator_commands", "Let paused injectors continue where they stopped.", RUN),
+    "doctor": (
+        "doctor_command",
+        "Check the store, this machine and a pipeline before a worker starts.",
+        LOOK,
+    ),
     "graph": ("graph_command", "Check a pipeline's graph and print it.", LOOK),
     "status": ("status_command", "Show workers, watermarks, backlog and counters.", LOOK),
     "sql": ("sql_command", "Run read-only SQL on the store's tables and views.", LOOK),
@@ -68,6 +75,9 @@ COMMANDS = {
 }
 """By name: the module in `millwheel.cli.commands`, the first sentence of the help text, and the
 heading of the help page under which it stands."""
+
+COMPLETION = "_MILLWHEEL_COMPLETE"
+"""A shell sets this variable to ask for words."""
 
 EXAMPLES = [
     "millwheel run zeitgeist:pipeline  # the object `pipeline` in zeitgeist.py",
@@ -115,6 +125,21 @@ class Program(PageOfGroup):
     def examples(self, ctx: Any) -> list[str]:
         return EXAMPLES
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        listed = TyperGroup(
+            name=self.name,
+            params=self.params,
+            commands=[TyperCommand(name, help=text) for name, (_, text, _) in COMMANDS.items()],
+        )
+        return listed.shell_complete(type(ctx)(listed, info_name=ctx.info_name), incomplete)
+
+    def _main_shell_completion(self, *args: Any, **extra: Any) -> None:
+        if os.environ.get(COMPLETION):
+            from millwheel.cli.shell_completion import answering
+
+            with answering(os.environ):
+                super()._main_shell_completion(*args, **extra)
+
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run, and print errors in the words as all errors are printed."""
         standalone, extra["standalone_mode"] = extra.get("standalone_mode", True), False
@@ -152,6 +177,20 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _install_completion(context: typer.Context, option: typer.CallbackParam, wanted: bool) -> None:
+    if wanted:
+        from typer.completion import install_callback
+
+        install_callback(context, option, wanted)
+
+
+def _show_completion(context: typer.Context, option: typer.CallbackParam, wanted: bool) -> None:
+    if wanted:
+        from typer.completion import show_callback
+
+        show_callback(context, option, wanted)
+
+
 @app.callback()
 @expanded
 def _program(
@@ -160,6 +199,24 @@ def _program(
         bool,
         typer.Option(
             "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+    install_completion: Annotated[
+        bool,
+        typer.Option(
+            "--install-completion",
+            help="Complete words in this shell: bash, zsh or fish.",
+            callback=_install_completion,
+            is_eager=True,
+        ),
+    ] = False,
+    show_completion: Annotated[
+        bool,
+        typer.Option(
+            "--show-completion",
+            help="Print the script for that.",
+            callback=_show_completion,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:

@@ -7,19 +7,23 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import typer
 
 from millwheel.cli.opened_store import opened
 from millwheel.cli.options import CommonOptions
-from millwheel.cli.printing import tell
+from millwheel.cli.printing import print_result, tell
 from millwheel.errors import NotCarriedOut
 from millwheel.store.console.administration import transaction
 from millwheel.store.console.asking import Actor, Asking, Outcomes
 from millwheel.store.console.inspection import inspect
 
 POLL_SECONDS = 0.2
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def actor(reason: str) -> Actor:
@@ -76,16 +80,26 @@ class Desk:
             time.sleep(POLL_SECONDS)
 
 
-def report(desk: Desk, batch: int, found: Outcomes) -> None:
+def report(
+    desk: Desk, batch: int, found: Outcomes, *, as_json: bool, given: Mapping[str, Any] = NOTHING
+) -> None:
     """Print the outcomes.
+
+    Args:
+        given: further fields of the JSON document.
 
     Raises:
         NotCarriedOut: some are open.
         Exit: some were refused, or have failed.
     """
-    for outcome, count in sorted(found.counts.items()):
-        detail = found.details.get(outcome)
-        tell(f"{outcome}: {count:,}" + (f" ({detail})" if detail else ""))
+    details = {outcome: f" ({detail})" for outcome, detail in found.details.items() if detail}
+    print_result(
+        {"pipeline": desk.pipeline, **given, "batch": batch, "outcomes": found.counts,
+         "details": found.details},
+        [f"{outcome}: {count:,}{details.get(outcome, '')}"
+         for outcome, count in sorted(found.counts.items())],
+        as_json=as_json,
+    )  # fmt: skip
     if found.open:
         raise NotCarriedOut(
             f"{found.open:,} requests are not carried out yet; the owners of the keys go on with "

@@ -15,11 +15,19 @@ if TYPE_CHECKING:
 
 COMMON = "Common options"
 
+
+def _targets(incomplete: str) -> list[str]:
+    from millwheel.cli.targets_here import targets  # only a shell asks
+
+    return targets(incomplete)
+
+
 Target = Annotated[
     str,
     typer.Argument(
         metavar="MODULE:PIPELINE",
         help="For example examples.flights:pipeline. The current directory is searched first.",
+        autocompletion=_targets,
     ),
 ]
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of the pipeline.")]
@@ -135,9 +143,16 @@ class ServingOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class OperationOptions(OptionGroup):
-    pipeline: OnePipeline = None
+class ChangeOptions(OptionGroup):
+    """A change that `millwheel log` shows."""
+
     reason: Reason = ""
+    as_json: Json = False
+
+
+@dataclass(frozen=True)
+class OperationOptions(ChangeOptions):
+    pipeline: OnePipeline = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The lines in which commands show the changes of a deploy."""
+"""The lines in which commands show the changes of a deploy, each with its style, if any."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator
 from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import Plan
 
+Styled = tuple[str, str | None]
 
-def plan_lines(name: str, found: Plan) -> Iterator[str]:
-    yield _heading(name, found)
+
+def plan_lines(name: str, found: Plan) -> Iterator[Styled]:
+    yield _heading(name, found), None
     yield from change_lines(found.changes)
     for old in found.in_the_way:
         yield (
             f"  in the way: state of {old.computation!r}, key {old.key.decode()}"
-            f"{old.entry and ', ' + old.entry}, is of version {old.version}"
+            f"{old.entry and ', ' + old.entry}, is of version {old.version}",
+            "error",
         )
 
 
@@ -29,7 +32,9 @@ def _heading(name: str, found: Plan) -> str:
     return f"{deployed}: this code differs in"
 
 
-def change_lines(changes: Iterable[CodeChange]) -> Iterator[str]:
+def change_lines(changes: Iterable[CodeChange]) -> Iterator[Styled]:
     for change in changes:
-        for line in lines_of(change):
-            yield f"  {line}"
+        head, *others = lines_of(change)
+        yield f"  {head}", "error" if change.refuses else None
+        for line in others:
+            yield f"  {line}", None

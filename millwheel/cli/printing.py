@@ -20,7 +20,7 @@ from millwheel.cli.terminal import styled, width_of
 from millwheel.errors import UsageError
 
 HELD_SPACE = "\x00"
-COMMAND = re.compile(r"(?<=: )millwheel .*?(?=[.;,] |[.;,]?$)")
+COMMAND = r"(?<=: )millwheel .*?(?=[.;,] |[.;,]?$)"
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -41,7 +41,7 @@ def sentence_lines(text: str, width: int | None) -> list[str]:
     if width is None or cell_len(text) < width:
         return [text]
     indent = " " * (len(text) - len(text.lstrip()))
-    text = COMMAND.sub(lambda command: command[0].replace(" ", HELD_SPACE), text)
+    text = re.sub(COMMAND, lambda command: command[0].replace(" ", HELD_SPACE), text)
     lines = wrap(
         text.lstrip(), width - 1, initial_indent=indent, subsequent_indent=f"{indent}  ",
         break_long_words=False, break_on_hyphens=False,
@@ -109,7 +109,7 @@ def confirm(deletes: str, question: str, *, sure: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"{deletes}; confirm with --yes")
-    typer.confirm(question, abort=True)
+    typer.confirm(question, abort=True, err=True)
 
 
 def print_json_line(value: Any) -> None:
@@ -124,6 +124,15 @@ def print_json(value: Any) -> None:
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
     typer.echo(_json_text(data))
+
+
+def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the result of a command: a JSON document, or sentences."""
+    if as_json:
+        print_json(value)
+        return
+    for line in lines:
+        tell(line)
 
 
 def _json_text(data: bytes) -> str:

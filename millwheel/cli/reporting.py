@@ -25,7 +25,6 @@ from typing import Any
 
 import typer
 
-from millwheel.cli.log_lines import render
 from millwheel.cli.printing import say, sentence_lines
 from millwheel.cli.terminal import styled, width_of
 from millwheel.core.distribution import check_alone
@@ -178,6 +177,8 @@ class ToStructlog(logging.Handler):
 def configure_log(form: str | None = None, level: str | None = None) -> None:
     """Log to standard error. None: by the environment variable, or the default."""
     import structlog
+
+    from millwheel.cli.log_lines import render
 
     terminal = sys.stderr.isatty()
     form = _one_of(form, "MILLWHEEL_LOG_FORMAT", FORMS) or ("text" if terminal else "json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.cli.progress_line import moment
+from millwheel.cli.terminal import styled
 from millwheel.services.interruption import Interruption
 from millwheel.services.run import Summary
 from millwheel.store.console.inspection import time_text
@@ -40,14 +41,15 @@ def summary_lines(summary: Summary, *, keep_open: bool) -> list[str]:
         if keep_open:
             return [f"{summary.pipeline}: no new input, all input so far is processed"]
         return [f"{summary.pipeline}: complete, nothing to do"]
-    outcome = "all input so far is processed" if keep_open else "complete"
+    outcome = styled("all input so far is processed" if keep_open else "complete", "good")
     if summary.outcome == "stopped":
-        outcome = "stopped; run again to resume"
+        outcome = styled("stopped; run again to resume", "warning")
+    dead_letters = _dead_letters(summary)
     figures = {
         "records processed": f"{summary.processed:,} ({summary.per_second:,.0f}/s)",
         **({} if summary.read is None else {"rows read": f"{summary.read:,}"}),
         "duplicates dropped": f"{summary.counters.get('duplicates_dropped', 0):,}",
-        "dead letters": f"{_dead_letters(summary):,}",
+        "dead letters": styled(f"{dead_letters:,}", "error" if dead_letters else None),
     }
     for counter, total in summary.counters.items():
         if counter not in USUAL_COUNTERS:

@@ -34,12 +34,7 @@ def load_pipeline(target: str) -> Pipeline:
         pipeline = pipeline_of(Path(target))
         pipeline.graph()
         return pipeline
-    module_name, colon, name = target.partition(":")
-    if not (module_name and colon and name):
-        raise UsageError(
-            f"{target!r} is not of the form MODULE:PIPELINE, as in wordcount:pipeline, and no file "
-            "of SQL"
-        )
+    module_name, name = parts_of(target)
     module = _load_module(module_name, target)
     if not hasattr(module, name):
         message = f"module {module_name!r} has no {name!r}. {_offer(module)}"
@@ -47,6 +42,21 @@ def load_pipeline(target: str) -> Pipeline:
     pipeline = _make(getattr(module, name), module, target)
     pipeline.graph()
     return pipeline
+
+
+def parts_of(target: str) -> tuple[str, str]:
+    """The module and the pipeline of MODULE:PIPELINE.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(
+            f"{target!r} is not of the form MODULE:PIPELINE, as in wordcount:pipeline, and no file "
+            "of SQL"
+        )
+    return module_name, name
 
 
 def _load_module(name: str, target: str) -> ModuleType:

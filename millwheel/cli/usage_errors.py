@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import typer
@@ -13,6 +14,9 @@ WrongWords: Any = typer.BadParameter.__base__
 """The base of the errors that the parser of a command's words raises, in each version of typer."""
 
 EXIT_CODE = 2
+
+NOT_ONE_OF = " is not one of "
+"""Between a wrong value and those that an option takes."""
 
 
 def print_usage_error(error: Any) -> None:
@@ -27,7 +31,11 @@ def print_usage_error(error: Any) -> None:
 
 def _message(error: Any) -> str:
     name = getattr(error, "option_name", None)
-    if name is None or not hasattr(error, "possibilities") or error.ctx is None:
-        return str(error.format_message())
-    known = [option for p in error.ctx.command.get_params(error.ctx) for option in p.opts]
-    return with_suggestion(f"no such option: {name}", name, known)
+    if name is not None and hasattr(error, "possibilities") and error.ctx is not None:
+        known = [option for p in error.ctx.command.get_params(error.ctx) for option in p.opts]
+        return with_suggestion(f"no such option: {name}", name, known)
+    message = str(error.format_message()).rstrip(".")
+    if NOT_ONE_OF not in message:
+        return message
+    given, *known = re.findall("'([^']*)'", message.partition(": ")[2])
+    return with_suggestion(message, given, known)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from millwheel.errors import UsageError
@@ -17,8 +18,8 @@ def install(extra: str) -> str:
 
 
 def check_alone(packages: Path = Path(__file__).parents[2]) -> None:
-    """`UsageError` if the other project is installed in the same directory: each overwrites files
-    of the other."""
+    """`UsageError` if the other project is installed in the same directory, or was: each overwrites
+    files of the other, and takes them along when it is removed."""
     for found in packages.glob("millwheel-*.dist-info"):
         record = found / "RECORD"
         if record.is_file() and "millwheel/__init__.py," in record.read_text("utf-8"):
@@ -29,3 +30,9 @@ def check_alone(packages: Path = Path(__file__).parents[2]) -> None:
                 f"install this one: pip uninstall millwheel {DISTRIBUTION}; pip install "
                 f"{DISTRIBUTION}"
             )
+    if not hasattr(sys.modules.get("millwheel"), "PUBLIC_MODULES"):
+        raise UsageError(
+            f"files of {DISTRIBUTION!r} are missing, such as {packages}/millwheel/__init__.py: "
+            "another distribution with a package 'millwheel' has overwritten or removed them. "
+            f"Install it again: pip install --force-reinstall --no-deps {DISTRIBUTION}"
+        )

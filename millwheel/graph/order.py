@@ -159,7 +159,9 @@ class Graph:
             if node.name in done:
                 return
             if node.name in path:
-                loop = [labels[name] for name in (*path[path.index(node.name) :], node.name)]
+                loop = (
+                    _quoted(labels[name]) for name in (*path[path.index(node.name) :], node.name)
+                )
                 raise GraphError(
                     f"the graph has a cycle: {' → '.join(loop)}; a low watermark cannot pass it. "
                     "Break it, for example by writing to a table instead"
@@ -188,3 +190,8 @@ def _table_text(table: Table[Any]) -> str:
     columns = ", ".join(f"{column.name} {column.type}" for column in table.columns)
     key = f" by {', '.join(table.key)}" if table.key else ""
     return f"one of {table.row_type.__name__}{key} ({columns})"
+
+
+def _quoted(label: str) -> str:
+    """A label in a path of labels; some have an arrow of their own."""
+    return f"'{label}'" if "→" in label else label

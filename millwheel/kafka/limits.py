@@ -54,7 +54,7 @@ class TopicLimits(NamedTuple):
             return None
         return (
             f"a message has the timestamp {_shown(message.timestamp)}, which is older than the "
-            f"{timedelta(milliseconds=kept)} for which the topic keeps messages: brokers delete "
+            f"{_span(kept)} for which the topic keeps messages: brokers delete "
             f"it, perhaps before it is read. To keep it, {HOW_TO_KEEP}"
         )
 
@@ -71,8 +71,7 @@ class TopicLimits(NamedTuple):
         if "InvalidTimestamp" in reason:
             sides = {"after": self.ahead_millis, "before": self.behind_millis}
             known = [
-                f"message.timestamp.{side}.max.ms of the topic, which is "
-                f"{timedelta(milliseconds=most)}"
+                f"message.timestamp.{side}.max.ms of the topic, which is {_span(most)}"
                 for side, most in sides.items()
                 if most is not None and most < NO_LIMIT
             ]
@@ -93,3 +92,8 @@ UNKNOWN = TopicLimits(None, by_record=True, ahead_millis=None, behind_millis=Non
 
 def _shown(millis: int) -> str:
     return from_micros(1000 * millis).isoformat(timespec="milliseconds")
+
+
+def _span(milliseconds: int) -> str:
+    """For example ``7 days``, or ``1:00:00``."""
+    return str(timedelta(milliseconds=milliseconds)).removesuffix(", 0:00:00")

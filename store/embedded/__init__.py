@@ -1,6 +1,6 @@
 """An embedded Postgres: one durable server per store directory, which runs as a daemon.
 
-``lifecycle``      the five functions below
+``lifecycle``      the functions below
 ``server_files``   the files of a store directory, and the locks on them
 ``binaries``       where the Postgres programs come from
 ``account``        the operating-system account that the server runs under
@@ -9,6 +9,7 @@
 from millwheel.store.embedded.lifecycle import (
     EmbeddedServer,
     ServerStatus,
+    programs,
     remove,
     start,
     status,
@@ -19,6 +20,7 @@ from millwheel.store.embedded.lifecycle import (
 __all__ = [
     "EmbeddedServer",
     "ServerStatus",
+    "programs",
     "remove",
     "start",
     "status",

@@ -46,7 +46,7 @@ from psycopg import sql
 
 from millwheel.errors import EmbeddedServerError, StoreUnavailable
 from millwheel.store.embedded import server_files
-from millwheel.store.embedded.account import Account
+from millwheel.store.embedded.account import Account, server_account
 from millwheel.store.embedded.binaries import Binaries, find_binaries
 from millwheel.store.embedded.server_files import POLL_SECONDS, Postmaster, Site
 from millwheel.store.postgres.statements import composed, text_of
@@ -220,6 +220,13 @@ def remove(directory: Path) -> bool:
         _stop(site)
         server_files.erase(site)
         return True
+
+
+def programs(directory: Path) -> Binaries:
+    """The Postgres programs that a new store would run on; `EmbeddedServerError` if there are
+    none."""
+    with _system_errors("look at", directory):
+        return find_binaries(server_account(os.geteuid(), decided=False))
 
 
 def status(directory: Path) -> ServerStatus:

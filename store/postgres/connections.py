@@ -204,7 +204,13 @@ class Connections:
                 except StoreUnavailable:
                     await connection.close()
                     raise
-                yield connection
+                try:
+                    yield connection
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    # A database or login may have been read-only when the session began, and the
+                    # session keeps that for its life; the next one has the setting of its time.
+                    await connection.close()
+                    raise
         except PoolTimeout:
             self._incarnations.check(self._incarnations.known)
             raise
@@ -249,7 +255,7 @@ class Connections:
 
     async def _begin(self, connection: OwnSession) -> ServerSession:
         session = await begin_session(connection, self.statements)
-        self._incarnations.meet(session.incarnation)
+        self._incarnations.meet(session)
         return session
 
     async def begin_lane(self, connection: OwnSession) -> ServerSession:

@@ -6,6 +6,10 @@ in every crash recovery and when a standby is promoted; the first session afterw
 id. A cold copy of a data directory keeps that id, so the start of the postmaster is the second part
 of the incarnation; a restored dump keeps it as well, so the oid of the table is the third.
 
+Aurora empties no unlogged table. So an id that was drawn before the last crash recovery is replaced
+too, and each worker compares the identifier and the timeline of the server, where its login may
+read them (decision 84).
+
 A crash of the server ends its connections, so one look, at the start of each, is enough.
 """
 
@@ -19,7 +23,7 @@ import structlog
 
 from millwheel.errors import StoreUnavailable, StoreWentBack
 from millwheel.store.postgres.session import OwnSession
-from millwheel.store.postgres.statements import Statements
+from millwheel.store.postgres.statements import Statements, text_of
 
 TOO_WEAK = frozenset(("off", "local", "remote_write"))
 """Values of `synchronous_commit` under which a crash may undo acknowledged commits."""
@@ -28,6 +32,9 @@ A_STANDBY = (
     "it is a standby, which takes no writes: give the address of the primary, or of all servers "
     "with target_session_attrs=read-write"
 )
+
+ATTEMPTS = 20
+"""Longest series of crash recoveries while a session begins."""
 
 REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.CantChangeRuntimeParam)
 
@@ -40,6 +47,8 @@ class ServerSession(NamedTuple):
     incarnation: str
     synchronous_commit: str
     fsync: str
+    control: str | None = None
+    """System identifier and timeline; None: the login may not read them, or the server has none."""
 
 
 class Incarnations:
@@ -48,12 +57,17 @@ class Incarnations:
     def __init__(self) -> None:
         self._known: str | None = None
         self._met: str | None = None
+        self._control: str | None = None
+        self._met_control: str | None = None
 
-    def meet(self, found: str) -> None:
+    def meet(self, session: ServerSession) -> None:
+        found, control = session.incarnation, session.control
         if self._known is None:
             self._known = found
-        elif found != self._known:
-            self._met = found
+        elif found != self._known or (self._control and control and control != self._control):
+            self._met, self._met_control = found, control
+            return
+        self._control = self._control or control
 
     def check(self, found: str | None) -> None:
         """Check that a connection to incarnation `found` may be used.
@@ -72,9 +86,11 @@ class Incarnations:
 
     def begin_again(self) -> bool:
         """Work with the incarnation that was met last; returns whether that is another one."""
-        is_another = self._met is not None
-        self._known, self._met = self._met or self._known, None
-        return is_another
+        if self._met is None:
+            return False
+        self._known, self._control = self._met, self._met_control
+        self._met = self._met_control = None
+        return True
 
     @property
     def known(self) -> str:
@@ -127,16 +143,34 @@ async def begin_session(connection: OwnSession, statements: Statements) -> Serve
     """
     with contextlib.suppress(*REFUSALS):  # the next statement reads the actual setting
         await connection.execute(statements.get("raise_durability"))
-    while True:
+    for _ in range(ATTEMPTS):
         try:
             cursor = await connection.execute(statements.get("begin_session"))
         except psycopg.errors.FeatureNotSupported as error:  # it has no unlogged tables
             raise psycopg.OperationalError(A_STANDBY) from error
         row = await cursor.fetchone()
         assert row is not None, "a session sees itself"
-        pid, started, incarnation, *durability = row
+        pid, started, is_standby, incarnation, synchronous_commit, fsync, may_read = row
         await connection.require_own(pid)
+        if is_standby:  # of a server on which unlogged tables are like all others
+            raise psycopg.OperationalError(A_STANDBY)
         if incarnation is not None:
             backend = pid, connection.proven.named(started)
-            return ServerSession(backend, incarnation, *durability)
+            control = await _read_control(connection) if may_read else None
+            return ServerSession(backend, incarnation, synchronous_commit, fsync, control)
         await connection.execute(statements.get("begin_incarnation"))
+    raise psycopg.OperationalError(
+        f"the server recovers from a crash again and again: the row of its incarnation, drawn "
+        f"{ATTEMPTS} times, is older than its last recovery each time. Look at the server's log"
+    )
+
+
+async def _read_control(connection: OwnSession) -> str | None:
+    """System identifier and timeline of the server, if it has them."""
+    try:
+        row = await (await connection.execute(text_of("read_control"))).fetchone()
+    except psycopg.Error:
+        if connection.closed:
+            raise
+        return None
+    return None if row is None else str(row[0])

@@ -471,7 +471,7 @@ def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
 
 
 def test_a_dump_of_the_schema_is_a_savepoint(shell: Shell, tmp_path: Path) -> None:
-    """As docs/howto/run/backup.md says: taken while it runs, restored elsewhere, and it goes on from there."""
+    """As docs/howto/run/backup.md says: taken while it runs, restored, and continued there."""
     programs = binaries.packaged_directory()
     if programs is None:
         pytest.skip("pg_dump of the version that the tests run on is not there")

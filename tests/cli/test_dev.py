@@ -247,6 +247,12 @@ def test_an_error_of_user_code_is_shown_with_its_lines_and_corrected(developer: 
     developer.wait_for("query=cat  searches=1\n")
 
 
+def test_an_argument_that_names_no_pipeline_ends_the_command(developer: Developer) -> None:
+    developer.start("trends")
+    developer.wait_for("'trends' is not of the form MODULE:PIPELINE")
+    assert developer.send(signal.SIGCONT) == 2
+
+
 def test_a_module_that_is_missing_is_waited_for(developer: Developer) -> None:
     (developer.directory / "rules.py").unlink()
     developer.start()
@@ -294,8 +300,9 @@ def test_a_process_that_is_killed_is_started_again(developer: Developer) -> None
     developer.wait_for("query=cat")
     os.kill(developer.version(), signal.SIGKILL)
     developer.wait_for("killed by SIGKILL\nstarting again\n(.*\n)*running")
-    developer.wait_for("query=cat  searches=20001\n")
-    assert developer.rows("SELECT query, searches FROM trends.trend") == [("cat", 20_001)]
+    # The row may have been shown before the kill.
+    trends = "SELECT query, searches FROM trends.trend"
+    until(lambda: developer.rows(trends) == [("cat", 20_001)])
 
 
 def test_a_session_that_is_killed_leaves_no_process(developer: Developer) -> None:
@@ -304,6 +311,18 @@ def test_a_session_that_is_killed_leaves_no_process(developer: Developer) -> Non
     version = developer.version()
     developer.send(signal.SIGKILL)
     until(lambda: gone(version))
+
+
+def test_a_reader_that_goes_away_ends_the_session(developer: Developer) -> None:
+    command = f"{sys.executable} -P -m millwheel dev trends:pipeline | head -n 3; exit $PIPESTATUS"
+    developer.search(*"abcdefgh")
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=developer.directory, env=environment(), timeout=SECONDS,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, len(done.stdout.splitlines())) == (128 + signal.SIGPIPE, 3)
+    assert "Traceback" not in done.stderr
+    assert embedded.status(developer.directory / ".millwheel").state == "stopped"
 
 
 def test_a_file_of_queries_is_watched(developer: Developer) -> None:

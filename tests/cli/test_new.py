@@ -176,8 +176,12 @@ def test_counts_of_the_file_that_comes_with_it(tmp_path: Path) -> None:
     assert project.rows("SELECT min(minute) AS minute, count(*) AS n FROM minutes")[0]["n"] > 20
 
 
-def test_late_data_as_its_page_shows_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [False, True])
+def test_late_data_as_its_page_shows_it(made: bool, tmp_path: Path) -> None:
+    """With the input that comes with it, and with one that was made before."""
     project = Project(tmp_path, "counts")
+    if made:
+        project.run("python make_searches.py 500")
     for command in commands_of(project.text("README.md"), "Late data"):
         printed = project.run(command)
     assert printed.count("2024-01-01 09:00:05") == 2  # "black" and "cat"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from millwheel.cli.main import COMMANDS, app
 from tests.support.parsed_commands import commands
 from tests.support.shells import MODULE, Shell, lines
 from tests.support.store_sites import Schema
-from tests.support.terminals import Screen, Terminal, interrupt_when
+from tests.support.terminals import Screen, Shown, Terminal, interrupt_when
 
 WIDTHS = (60, 80, 120)
 
@@ -110,6 +112,7 @@ def test_a_folded_example_is_one_command_of_a_shell() -> None:
         (["status", "--stor", "x"], "error: no such option: --stor. Did you mean --store?"),
         (["--stor", "x"], "error: no such option: --stor. Did you mean --store?"),
         (["zzzzzz"], "error: no such command: zzzzzz"),
+        (["state", "get"], "error: Missing argument 'computation'"),
     ],
 )
 def test_a_wrong_word_is_answered_with_the_nearest_one(words: list[str], message: str) -> None:
@@ -117,6 +120,13 @@ def test_a_wrong_word_is_answered_with_the_nearest_one(words: list[str], message
     assert done.exit_code == 2
     assert done.stderr.splitlines()[0] == message
     assert "--help" in done.stderr.splitlines()[-1]
+
+
+def test_a_wrong_value_is_answered_with_the_nearest_one() -> None:
+    done = CliRunner().invoke(app, ["sql", "SELECT 1", "-f", "jsn"])
+    assert done.exit_code == 2
+    first = done.stderr.splitlines()[0]
+    assert first.endswith("'jsn' is not one of 'table', 'csv', 'json'. Did you mean json?")
 
 
 # ---------------------------------------------------------------------------------- progress
@@ -231,12 +241,11 @@ def looked_at(shell: Shell) -> Shell:
 
 
 def test_nothing_to_look_at_is_wider_than_the_terminal(looked_at: Shell) -> None:
-    for width in (60, 80, 120):
-        for words in LOOKS:
-            done = Terminal(width).run(looked_at, *shlex.split(words))
-            assert done.code == 0, done.raw
-            assert done.screen.folded == [], f"{words} on {width} columns"
-            assert done.screen.lines, words
+    for words, width in [*zip(LOOKS, repeat(60)), ("status", 80), ("status", 120)]:
+        done = Terminal(width).run(looked_at, *shlex.split(words))
+        assert done.code == 0, done.raw
+        assert done.screen.folded == [], f"{words} on {width} columns"
+        assert done.screen.lines, words
 
 
 def test_a_watched_status_follows_the_size_of_its_terminal(looked_at: Shell) -> None:
@@ -280,3 +289,30 @@ def test_sql_stacks_rows_that_are_wider_than_the_terminal(looked_at: Shell) -> N
     assert table.splitlines()[0].split(" | ")[0].strip() == "id"
     assert Terminal(80).run(looked_at, *words, "-x", "off").screen.folded != []
     assert "record" not in Terminal(80).run(looked_at, "sql", "SELECT 1 AS a").text
+
+
+# ----------------------------------------------------------------------------------- colours
+
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
+COLOURED = ("--help", "status", "log", "run wheel:pipeline")
+
+
+def test_colours_are_for_terminals_that_have_them_and_say_nothing_new(looked_at: Shell) -> None:
+    looked_at("resume", looked_at.name)
+    for words in COLOURED:
+        given = shlex.split(words)
+        coloured = Terminal(80).run(looked_at, *given)
+        plain = Terminal(80).run(looked_at, *given, NO_COLOR="1")
+        dumb = Terminal(80).run(looked_at, *given, TERM="dumb")
+        piped = looked_at.start(*given, NO_COLOR="").end()
+        assert {coloured.code, plain.code, dumb.code, piped[0]} == {0}
+        assert COLOUR.search(coloured.raw), words
+        assert not COLOUR.search(plain.raw), words
+        assert "\x1b" not in dumb.raw + "".join(piped[1:]), words
+        assert digits_off(coloured) == digits_off(plain), words
+    assert COLOUR.search(Terminal(80).run(looked_at, "status", NO_COLOR="").raw), "it is empty"
+
+
+def digits_off(shown: Shown) -> str:
+    """A text without its times and ids."""
+    return re.sub(r"\w*\d\w*", "0", shown.text)

@@ -27,7 +27,7 @@ PAGES = {
 }
 RUN = [page.read_text("utf-8") for page in (DOCS / "howto" / "run").glob("*.md")]
 ALERTS = set(re.findall(r"alert: (\w+)", (DOCS / "deploy/alerts.yaml").read_text()))
-HEADINGS = ["You notice", "Look", "Cause", "Mend", "After"]
+HEADINGS = ["You notice", "Look", "Cause", "Repair", "After"]
 ROOMS = ("millwheel", "store", "computations", "timers")
 """The folders of the code that workers run."""
 SPARK = "millwheel/spark"
@@ -52,7 +52,7 @@ def events() -> Iterator[str]:
                 case ast.Call(
                     func=ast.Attribute(attr="warning" | "error"),
                     args=[ast.Constant(value=str(event)), *_],
-                ) if re.fullmatch(r"[a-z]+(_[a-z]+)+", event):
+                ) if re.fullmatch(r"[a-z]+(_[a-z]+)*", event):
                     yield event
 
 

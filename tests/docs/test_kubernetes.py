@@ -25,6 +25,7 @@ LIBPQ = {"PGPASSWORD"}
 
 
 def the(kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any]
     (found,) = (
         each for each in OBJECTS if (each["kind"], each["metadata"]["name"]) == (kind, name)
     )
@@ -39,6 +40,7 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def container(name: str) -> dict[str, Any]:
+    found: dict[str, Any]
     (found,) = dict(pods())[name]["spec"]["containers"]
     return found
 

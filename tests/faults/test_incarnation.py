@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 import uuid
@@ -27,8 +28,8 @@ from millwheel.store.console.inspection import inspect
 from millwheel.store.console.migrate import migrate
 from millwheel.store.console.selection import select
 from millwheel.store.embedded import lifecycle
-from millwheel.store.postgres import connections
-from millwheel.store.postgres.incarnation import ServerSession, begin_session
+from millwheel.store.postgres import connections, incarnation
+from millwheel.store.postgres.incarnation import Incarnations, ServerSession, begin_session
 from millwheel.store.postgres.lane import PostgresLane
 from millwheel.store.postgres.session import OwnSession
 from millwheel.store.postgres.statements import Statements
@@ -76,6 +77,34 @@ class Server:
         assert pid is not None
         os.kill(pid, signal.SIGQUIT)
         wait_for_end(pid)
+
+    def kill(self) -> None:
+        """Kill the postmaster, which ends no other process of the server."""
+        pid = embedded.status(self._directory).pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+
+    def copy(self) -> None:
+        """Keep a cold copy of its data."""
+        self.stop()
+        data = self._data
+        subprocess.run(["cp", "-a", data, data.with_name("copy")], check=True)
+        self.start()
+
+    def restore(self) -> None:
+        """Put the copy in the place of its data."""
+        self.crash()
+        data = self._data
+        shutil.rmtree(data)
+        subprocess.run(["cp", "-a", data.with_name("copy"), data], check=True)
+        self.start()
+
+    @property
+    def _data(self) -> Path:
+        found = embedded.status(self._directory).data_directory
+        assert found is not None
+        return found
 
     def query(self, text: str, *params: Any) -> list[Any]:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -182,6 +211,143 @@ async def test_who_survives_the_server_notices_and_may_begin_again(
     await notices(two)
     two.begin_again()
     assert await patiently(two, two.incarnation) == after
+
+
+def kill(server: Server) -> None:
+    server.kill()
+    server.start()
+
+
+def restore(server: Server) -> None:
+    server.restore()
+
+
+@pytest.mark.parametrize("mishap", [kill_one_backend, kill, crash, restore])
+async def test_a_server_that_empties_no_table_is_noticed_as_well(
+    server: Server, mishap: Callable[[Server], None]
+) -> None:
+    """As Aurora, where an unlogged table survives a crash (decision 84)."""
+    server.query(f"ALTER TABLE {NAME}.incarnation SET LOGGED")
+    if mishap is restore:
+        await (await opened(server.url)).close()
+        server.copy()
+    one, two = await opened(server.url), await opened(server.url)
+    try:
+        before = await one.incarnation()
+        row = server.query(f"SELECT id FROM {NAME}.incarnation")
+        assert await two.incarnation() == before
+        await one.register_worker(OWN, 15.0)
+        mishap(server)
+        assert server.query(f"SELECT id FROM {NAME}.incarnation") == row != []
+        for store in (one, two):
+            await notices(store)
+            store.begin_again()
+        after = await patiently(one, one.incarnation)
+        assert after != before
+        assert await patiently(two, two.incarnation) == after
+        await (await one.open_lane()).close()
+    finally:
+        await one.close()
+        await two.close()
+
+
+async def test_statistics_that_an_operator_resets_are_no_recovery(server: Server) -> None:
+    store = await opened(server.url)
+    before = await store.incarnation()
+    await store.close()
+    server.query("SELECT pg_stat_reset_shared('bgwriter'), pg_stat_reset()")
+    store = await opened(server.url)
+    after = await store.incarnation()
+    await store.close()
+    assert after == before
+
+
+async def test_a_standby_that_has_the_table_is_no_store_to_work_with(pair: Lagging) -> None:
+    with psycopg.connect(pair.url, autocommit=True) as connection:
+        connection.execute(f"ALTER TABLE {NAME}.incarnation SET LOGGED")
+        store = await opened(pair.url)
+        await store.close()
+        newest = connection.execute(f"SELECT id FROM {NAME}.incarnation").fetchall()
+    standby = url_of_standby(pair)
+    with psycopg.connect(standby, autocommit=True) as connection:
+        until(lambda: _rows_of_a_logged_table(connection) == newest, "the standby has no row")
+    store = PostgresStore(standby, NAME)
+    try:
+        with pytest.raises(StoreUnavailable, match="is a standby, which takes no writes"):
+            await store.open()
+    finally:
+        await store.close()
+
+
+def _rows_of_a_logged_table(connection: psycopg.Connection[Any]) -> list[Any]:
+    try:
+        return connection.execute(f"SELECT id FROM {NAME}.incarnation").fetchall()
+    except psycopg.errors.FeatureNotSupported:  # unlogged here, by now
+        return []
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "noticed"),
+    [
+        ("1 00000001", "1 00000001", False),
+        ("1 00000001", "1 00000002", True),
+        ("1 00000001", "2 00000001", True),
+        ("1 00000001", None, False),
+        (None, "1 00000001", False),
+    ],
+)
+def test_another_timeline_or_system_is_another_incarnation(
+    first: str | None, later: str | None, noticed: bool
+) -> None:
+    """Of a server that says nothing else, and only as far as the login may read it."""
+    found = Incarnations()
+    found.meet(ServerSession((1, ""), "the same", "on", "on", first))
+    found.meet(ServerSession((2, ""), "the same", "on", "on", None))
+    found.meet(ServerSession((3, ""), "the same", "on", "on", later))
+    with pytest.raises(StoreWentBack) if noticed else contextlib.nullcontext():
+        found.check("the same")
+    assert found.begin_again() == noticed
+    found.check("the same")
+    found.meet(ServerSession((4, ""), "the same", "on", "on", later or first))
+    found.check("the same")
+    found.meet(ServerSession((5, ""), "the same", "on", "on", "3 00000001"))
+    with pytest.raises(StoreWentBack):
+        found.check("the same")
+
+
+async def test_logins_that_may_and_may_not_read_the_timeline_agree(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the server's log has no error for the one that may not."""
+    asked = []
+    read = incarnation._read_control
+
+    async def noted(connection: OwnSession) -> str | None:
+        asked.append(connection.info.user)
+        return await read(connection)
+
+    monkeypatch.setattr(incarnation, "_read_control", noted)
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        connection.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+        connection.execute("CREATE ROLE shy LOGIN")
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema.name} TO shy")
+        connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema.name} TO shy")
+        try:
+            found = []
+            for user in ("millwheel", "shy"):
+                store = await PostgresStore(make_conninfo(schema.url, user=user), "wheel").open()
+                found.append((await store.incarnation(), store.connections._incarnations._control))
+                await store.close()
+            (known, control), (as_well, none) = found
+            assert known == as_well
+            assert none is None
+            assert control is not None
+            assert control.endswith(" 00000001")
+            assert set(asked) == {"millwheel"}
+        finally:
+            connection.execute("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
+            connection.execute("DROP OWNED BY shy")
+            connection.execute("DROP ROLE shy")
 
 
 async def test_a_restart_in_order_loses_nothing_and_keeps_the_id(server: Server) -> None:
@@ -330,6 +496,10 @@ async def test_workers_are_told_no_time_that_is_before_a_heartbeat(
             await store.register_worker(str(uuid.uuid4()), 15.0)
             left = {w.id: w.lease_left for w in await store.other_workers("")}
             assert max(left.values()) <= 15
+            with psycopg.connect(site.url, autocommit=True) as connection:
+                connection.execute(f"DELETE FROM {NAME}.incarnation")
+            async with asyncio.timeout(PATIENCE_SECONDS):  # a row before its server's last recovery
+                await (await opened(site.url)).close()
         finally:
             await store.close()
     finally:

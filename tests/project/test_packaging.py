@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -82,26 +79,6 @@ def test_no_message_or_page_installs_the_other_project_of_that_name() -> None:
                 r"millwheel\[[a-z]|\binstall '?millwheel\b(?!-)", path.read_text("utf-8")
             )
             assert found is None, path
-
-
-def test_a_command_refuses_to_run_beside_the_other_project(
-    wheel: zipfile.ZipFile, tmp_path: Path
-) -> None:
-    wheel.extractall(tmp_path)
-    write_zeitgeist(tmp_path)
-    assert "zeitgeist" in run_installed(tmp_path, tmp_path, "graph", "zeitgeist:pipeline")
-    strangers = tmp_path / "millwheel-0.1.2.dist-info"
-    strangers.mkdir()
-    (strangers / "RECORD").write_text(
-        "millwheel/__init__.py,sha256=x,167\nmillwheel/scheduler.py,,\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-m", "millwheel", "graph", "zeitgeist:pipeline"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert result.returncode == 2, result.stderr
-    assert f"pip uninstall millwheel {DISTRIBUTION}; pip install {DISTRIBUTION}" in result.stderr
 
 
 def test_the_sdist_is_whole_and_has_no_tests(sdist: Path) -> None:

@@ -70,7 +70,8 @@ def test_short_statements_count(text: str) -> None:
 def test_each_statement_has_its_file_and_each_file_its_statement() -> None:
     """One statement a file, each used; the text says why it is as it is."""
     folder = ROOT / "store" / "sql"
-    places = [ROOT / "store", ROOT / "millwheel" / "following", ROOT / "millwheel" / "spark"]
+    rooms = ("following", "spark", "services/doctor")
+    places = [ROOT / "store", *(ROOT / "millwheel" / room for room in rooms)]
     code = "".join(p.read_text("utf-8") for place in places for p in sorted(place.rglob("*.py")))
     paths = sorted(path for path in folder.rglob("*.sql") if path.parent.name != "views")
     assert len({path.stem for path in paths}) == len(paths), "a name stands in two folders"

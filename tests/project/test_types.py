@@ -13,7 +13,11 @@ from tests.support.typed_programs import check_types
 
 HERE = Path(__file__).resolve().parent
 MARK = "# WRONG"
-PAGES = sorted((ROOT / "docs" / "howto").rglob("*.md"))
+PAGES = [
+    page
+    for folder in ("compute", "connect", "from")
+    for page in sorted((ROOT / "docs" / "howto" / folder).glob("*.md"))
+]
 
 
 def test_every_wrong_line_is_an_error_and_no_other(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def one_table_two_types() -> None:
         (nothing_writes, "reads stream 'words', but nothing writes it"),
         (nothing_reads, "nothing reads it"),
         (cycle, "cycle: .* → .* → "),
-        (own_output, "cycle: make_words → make_words"),
+        (own_output, "cycle: 'flat_map → words' → 'flat_map → words';"),
         (same_name, "two nodes are called 'tally'"),
         (two_streams_of_a_name, "two different streams are called 'items'"),
         (no_inputs, "no inputs"),

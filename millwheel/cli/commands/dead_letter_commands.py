@@ -19,12 +19,12 @@ from millwheel.cli.dead_letter_text import (
     print_number,
 )
 from millwheel.cli.opened_store import inspecting
-from millwheel.cli.operator_desk import actor, asking, report
+from millwheel.cli.operator_desk import Desk, actor, asking, report
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup, RequestOptions, Yes
 from millwheel.cli.printing import confirm, count_of, print_json, say, tell
 from millwheel.core.codec import encode_key
 from millwheel.errors import UsageError
-from millwheel.store.console.asking import LetterFilter
+from millwheel.store.console.asking import LetterFilter, MatchedLetters
 
 LISTED = 100
 
@@ -184,22 +184,32 @@ def retry_letters(
     with asking(common, request.pipeline) as desk:
         with desk.transaction() as asked:
             matched = asked.match(wanted)
-            print_matched(matched)
+            print_matched(matched, err=request.as_json)
             if payload is not None and len(matched.ids) != 1:
                 raise UsageError(
                     f"--edit gives one record another value, and {len(matched.ids):,} dead letters "
                     "match"
                 )
             if letters.dry_run or not matched.ids:
+                _print_none(desk, matched, request)
                 return
             batch, count = asked.retry(
                 actor(request.reason), matched.ids, rate=rate, payload=payload
             )
         if not count:
-            tell("there is nothing to ask for")
+            tell("there is nothing to ask for", err=request.as_json)
+            _print_none(desk, matched, request)
             return
-        tell(f"asked for {count:,} as batch {batch}")
-        report(desk, batch, desk.wait(batch, count, request.wait))
+        tell(f"asked for {count:,} as batch {batch}", err=request.as_json)
+        found, given = desk.wait(batch, count, request.wait), {"matched": matched._asdict()}
+        report(desk, batch, found, as_json=request.as_json, given=given)
+
+
+def _print_none(desk: Desk, matched: MatchedLetters, request: RequestOptions) -> None:
+    """Print a JSON document without outcomes, if it is wanted: nothing was asked for."""
+    if request.as_json:
+        given = {"pipeline": desk.pipeline, "matched": matched._asdict()}
+        print_json({**given, "batch": None, "outcomes": {}})
 
 
 @command(
@@ -232,7 +242,8 @@ def discard_letters(
                     "only wait in parked keys, add --waiting"
                 )
         if letters.dry_run or not matched.ids:
-            print_number(matched)
+            print_number(matched, err=request.as_json)
+            _print_none(desk, matched, request)
             return
         what = f"{count_of(len(matched.ids), 'dead letter')} of {desk.pipeline}"
         confirm(
@@ -244,10 +255,18 @@ def discard_letters(
             gone = asked.discard(by, matched.ids)
             batch, count = asked.discard_parked(by, matched.ids)
         left = len(matched.ids) - len(gone) - count
+        given = {"matched": matched._asdict(), "discarded": len(gone), "retried": left}
         tell(
             f"discarded {count_of(len(gone), 'dead letter')} of {desk.pipeline}"
-            + (f"; {left:,} are being retried, and stay" if left else "")
+            + (f"; {left:,} are being retried, and stay" if left else ""),
+            err=request.as_json,
         )
         if count:
-            tell(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
-            report(desk, batch, desk.wait(batch, count, request.wait))
+            tell(
+                f"asked the owners of parked keys to discard {count:,} as batch {batch}",
+                err=request.as_json,
+            )
+            found = desk.wait(batch, count, request.wait)
+            report(desk, batch, found, as_json=request.as_json, given=given)
+        elif request.as_json:
+            print_json({"pipeline": desk.pipeline, **given, "batch": None, "outcomes": {}})

@@ -61,8 +61,8 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
             }
         )
     else:
-        for line in plan_lines(pipeline.name, found):
-            tell(line)
+        for line, style in plan_lines(pipeline.name, found):
+            tell(line, style)
     if found.is_refused:
         raise DeployRefused(f"this code cannot be deployed to pipeline {pipeline.name!r}")
 
@@ -73,7 +73,7 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
         "millwheel rollback zeitgeist:pipeline",
     ],
 )
-def rollback(target: Target, *, common: CommonOptions) -> None:
+def rollback(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
     """Deploy the code of a former generation again.
 
     Workers may run, or not; workers of this code can start afterwards. Without this command, code
@@ -85,6 +85,15 @@ def rollback(target: Target, *, common: CommonOptions) -> None:
         from millwheel.services import planning  # the engine: slow to import
 
         deployment = planning.roll_back(pipeline, presence.url)
+    if as_json:
+        print_json(
+            {
+                "pipeline": pipeline.name,
+                "deployed": deployment.generation,
+                "changes": [change.as_json() for change in deployment.changes],
+            }
+        )
+        return
     tell(f"pipeline {pipeline.name!r}: generation {deployment.generation} is deployed")
-    for line in change_lines(deployment.changes):
-        tell(line)
+    for line, style in change_lines(deployment.changes):
+        tell(line, style)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from dataclasses import replace
@@ -14,6 +13,9 @@ from millwheel.cli.developing.dev_session import DevSession
 from millwheel.cli.developing.reports import VersionOptions
 from millwheel.cli.options import CommonOptions, ServingOptions, Target, Yes
 from millwheel.cli.printing import say
+from millwheel.cli.sql_files import SUFFIX
+from millwheel.cli.target import parts_of
+from millwheel.core.own_loop import run_to_end
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.interruption import Interruption
 from millwheel.store.console.presence import present
@@ -31,6 +33,8 @@ def dev(
     stored data changes, the command asks.
     """
     os.environ.setdefault("MILLWHEEL_LOG_LEVEL", "warning")  # rows are easier to read alone
+    if not target.endswith(SUFFIX):
+        parts_of(target)
     tokens = serving.ingest_tokens
     options = VersionOptions(
         target,
@@ -50,7 +54,7 @@ def dev(
                 )
                 return interruption
 
-        interruption = asyncio.run(work())
+        interruption = run_to_end(work())
     _say(f"stopped; the state is kept in {address.redacted()}")
     raise typer.Exit(interruption.exit_code)
 

@@ -12,7 +12,7 @@ from millwheel.cli.interval_table import print_events, print_intervals
 from millwheel.cli.opened_store import inspecting, opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, RequestOptions
-from millwheel.cli.printing import print_json, tell
+from millwheel.cli.printing import print_json, print_result, tell
 from millwheel.core.clock import SystemClock
 from millwheel.core.own_loop import run_to_end
 from millwheel.errors import NotCarriedOut, UsageError
@@ -88,16 +88,18 @@ def move_interval(
     noted = Noted("move_interval", {"interval": interval, "to": worker})
     if worker is None:
         freed = _operate(common, request, noted, lambda operator: operator.unpin(interval))
-        outcome = "is unpinned: the balancer places it again" if freed else "was not pinned"
-        tell(f"interval {interval} {outcome}")
+        text = "is unpinned: the balancer places it again" if freed else "was not pinned"
+        outcome = "unpinned" if freed else "was not pinned"
+        _print_done(noted, outcome, f"interval {interval} {text}", request)
         return
     seconds = request.wait or None
     _operate(common, request, noted, lambda operator: operator.move(interval, worker, seconds))
-    tell(
-        f"requested: move interval {interval} to worker {worker}"
-        if seconds is None
-        else f"moved interval {interval} to worker {worker} and pinned it there"
-    )
+    if seconds is None:
+        text = f"requested: move interval {interval} to worker {worker}"
+        _print_done(noted, "requested", text, request)
+    else:
+        text = f"moved interval {interval} to worker {worker} and pinned it there"
+        _print_done(noted, "moved", text, request)
 
 
 @command(
@@ -126,7 +128,9 @@ def split_interval(
     seconds = request.wait or None
     at = _operate(common, request, noted, lambda operator: operator.split(interval, at, seconds))
     done = "requested: split" if seconds is None else "split"
-    tell(f"{done} interval {interval} at slot {at}")
+    cut = Noted("split_interval", {"interval": interval, "at": at})
+    outcome = "requested" if seconds is None else "split"
+    _print_done(cut, outcome, f"{done} interval {interval} at slot {at}", request)
 
 
 @command(
@@ -148,7 +152,8 @@ def merge_intervals(
     seconds = request.wait or None
     _operate(common, request, noted, lambda operator: operator.merge(lower, upper, seconds))
     done = "requested: merge" if seconds is None else "merged"
-    tell(f"{done} intervals {lower} and {upper}")
+    outcome = "requested" if seconds is None else "merged"
+    _print_done(noted, outcome, f"{done} intervals {lower} and {upper}", request)
 
 
 class Noted(NamedTuple):
@@ -156,6 +161,10 @@ class Noted(NamedTuple):
 
     verb: str
     payload: dict[str, Any]
+
+
+def _print_done(noted: Noted, outcome: str, text: str, request: RequestOptions) -> None:
+    print_result({**noted.payload, "outcome": outcome}, [text], as_json=request.as_json)
 
 
 def _operate(

@@ -162,4 +162,5 @@ def _ask(
         with desk.transaction() as asked:
             key = key_of(one.key)
             batch = asked.ask(actor(request.reason), verb, one.computation, key, payload)
-        report(desk, batch, desk.wait(batch, 1, request.wait))
+        found = desk.wait(batch, 1, request.wait)
+        report(desk, batch, found, as_json=request.as_json)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from millwheel.cli.arguments import key_of
 from millwheel.cli.command import command
-from millwheel.cli.fitted_tables import Fit, print_table
+from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor, asking
 from millwheel.cli.options import (
+    ChangeOptions,
     CommonOptions,
     Json,
     OnePipeline,
     OperationOptions,
     PipelineName,
-    Reason,
 )
-from millwheel.cli.printing import count_of, print_json, seconds_text, tell
+from millwheel.cli.printing import count_of, print_json, print_result, seconds_text
 from millwheel.errors import UsageError
 from millwheel.store.console import administration
+from millwheel.store.console.administration import Paused
 from millwheel.store.console.asking import LogEntry
 
 NOTICED_SECONDS = 2
@@ -46,12 +48,12 @@ Injectors = Annotated[
 def pause(
     pipeline: PipelineName,
     injectors: Injectors = None,
-    reason: Reason = "",
     *,
+    change: ChangeOptions,
     common: CommonOptions,
 ) -> None:
     """Stop injectors from reading. Rows already read are processed; watermarks stop advancing."""
-    _set_paused(pipeline, injectors or [], common, paused=True, reason=reason)
+    _set_paused(pipeline, injectors or [], change, common, paused=True)
 
 
 @command(
@@ -63,37 +65,46 @@ def pause(
 def resume(
     pipeline: PipelineName,
     injectors: Injectors = None,
-    reason: Reason = "",
     *,
+    change: ChangeOptions,
     common: CommonOptions,
 ) -> None:
     """Let paused injectors continue where they stopped."""
-    _set_paused(pipeline, injectors or [], common, paused=False, reason=reason)
+    _set_paused(pipeline, injectors or [], change, common, paused=False)
 
 
 def _set_paused(
-    pipeline: str, injectors: list[str], common: CommonOptions, *, paused: bool, reason: str
+    pipeline: str,
+    injectors: list[str],
+    change: ChangeOptions,
+    common: CommonOptions,
+    *,
+    paused: bool,
 ) -> None:
     with opened(common) as presence:
         found = administration.pause(
-            presence.url, pipeline, injectors, paused=paused, actor=actor(reason)
+            presence.url, pipeline, injectors, paused=paused, actor=actor(change.reason)
         )
-    done = "paused" if paused else "resumed"
+    result = {"pipeline": pipeline, "paused": paused, **found._asdict()}
+    print_result(result, _pause_lines(pipeline, found, paused=paused), as_json=change.as_json)
+
+
+def _pause_lines(pipeline: str, found: Paused, *, paused: bool) -> Iterator[str]:
     names = ", ".join(found.changed)
-    tell(
-        f"{done} {count_of(len(found.changed), 'injector')} of {pipeline}"
-        + (f": {names}" if names else "")
+    yield (
+        f"{'paused' if paused else 'resumed'} {count_of(len(found.changed), 'injector')} of "
+        f"{pipeline}" + (f": {names}" if names else "")
     )
     if found.unchanged:
         was = "already paused" if paused else "not paused"
-        tell(f"{was}: {', '.join(found.unchanged)}")
+        yield f"{was}: {', '.join(found.unchanged)}"
     if found.workers:
-        change = "stop reading" if paused else "continue reading"
-        tell(
-            f"{count_of(found.workers, 'worker')} running: will {change} within {NOTICED_SECONDS} s"
+        then = "stop reading" if paused else "continue reading"
+        yield (
+            f"{count_of(found.workers, 'worker')} running: will {then} within {NOTICED_SECONDS} s"
         )
     else:
-        tell("no worker is running")
+        yield "no worker is running"
 
 
 @command(
@@ -133,11 +144,13 @@ def set_aside(
             batch = asked.set_aside_item(by, name, key_of(key), item)
         else:
             batch = asked.set_aside(by, name, partition, int(item))
-        tell(
-            f"{item} of {name} will become a dead letter when a worker that starts from now on "
-            "meets it, unless it is processed already. Take it back with: millwheel log "
-            f"--withdraw {batch} --pipeline {desk.pipeline}"
-        )
+    line = (
+        f"{item} of {name} will become a dead letter when a worker that starts from now on meets "
+        f"it, unless it is processed already. Take it back with: millwheel log --withdraw {batch} "
+        f"--pipeline {desk.pipeline}"
+    )
+    result = {"pipeline": desk.pipeline, "batch": batch}
+    print_result(result, [line], as_json=operation.as_json)
 
 
 @command(
@@ -166,10 +179,12 @@ def log(
             count = asked.withdraw(withdraw)
             if not count:
                 raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
-            tell(
+            line = (
                 f"took back {count:,} requests of batch {withdraw}; one that an owner had begun is "
                 "done all the same, and the log says so"
             )
+            result = {"pipeline": desk.pipeline, "batch": withdraw, "withdrawn": count}
+            print_result(result, [line], as_json=as_json)
             return
         entries = asked.log(LOG_ENTRIES)
     if as_json:
@@ -182,7 +197,7 @@ def log(
     )
 
 
-def _row(entry: LogEntry) -> list[str]:
+def _row(entry: LogEntry) -> list[Cell]:
     key = "" if entry.key is None else f" {bytes(entry.key).decode()}"
     on = (entry.computation or "") + key
     what = entry.verb + ("" if entry.payload is None else f" {bytes(entry.payload).decode()}")
@@ -192,9 +207,10 @@ def _row(entry: LogEntry) -> list[str]:
     ]  # fmt: skip
 
 
-def _outcome(entry: LogEntry) -> str:
+def _outcome(entry: LogEntry) -> Styled:
+    style = "error" if entry.not_done else "warning" if entry.open else None
     if entry.requests == 1:
         word = "open" if entry.open else "done" if entry.done else "not done"
-        return word + (f": {entry.detail}" if entry.detail else "")
+        return Styled(word + (f": {entry.detail}" if entry.detail else ""), style)
     words = {"done": entry.done, "not done": entry.not_done, "open": entry.open}
-    return ", ".join(f"{count:,} {word}" for word, count in words.items() if count)
+    return Styled(", ".join(f"{count:,} {word}" for word, count in words.items() if count), style)

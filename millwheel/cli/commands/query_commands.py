@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millwheel.cli.command import command, group
-from millwheel.cli.fitted_tables import Fit, print_table
+from millwheel.cli.fitted_tables import Fit, Styled, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
-from millwheel.cli.options import CommonOptions, Json, Reason, Target, Yes
-from millwheel.cli.printing import confirm, count_of, print_json, tell
+from millwheel.cli.options import ChangeOptions, CommonOptions, Json, Target, Yes
+from millwheel.cli.printing import confirm, count_of, print_json, print_result, tell
 from millwheel.cli.sql_files import text_of_file
 from millwheel.cli.target import load_pipeline
-from millwheel.pipeline import Pipeline
 from millwheel.store.console.administration import drop_query
 from millwheel.store.console.migrate import require_version
 
 if TYPE_CHECKING:
-    from millwheel.services.live_queries import PreparedQuery
+    from millwheel.services.live_queries import Loaded, PreparedQuery
 
 LOADED_SECONDS = 30.0
 """Longest wait for workers; they look for changes every second."""
@@ -48,14 +47,14 @@ def submit(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Default: the name of the file.")
     ] = None,
-    reason: Reason = "",
     *,
+    change: ChangeOptions,
     common: CommonOptions,
 ) -> None:
     """Add a query to a pipeline. Workers that run load it without a restart."""
     name = name or file.name.removesuffix(".sql")
     with _prepared(target, name, file, common, is_new=True) as (prepared, url):
-        _carry_out(prepared, url, reason)
+        _carry_out(prepared, url, change)
 
 
 @command(
@@ -70,24 +69,25 @@ def replace(
     name: QueryName,
     file: QueryFile,
     yes: Yes = False,
-    reason: Reason = "",
     *,
+    change: ChangeOptions,
     common: CommonOptions,
 ) -> None:
     """Give a query another text. State that fits it is kept."""
     with _prepared(target, name, file, common, is_new=False) as (prepared, url):
         if prepared.continued:
-            tell(f"continue with their state: {', '.join(prepared.continued)}")
+            kept = ", ".join(prepared.continued)
+            tell(f"continue with their state: {kept}", err=change.as_json)
         if prepared.removed:
             gone = ", ".join(prepared.removed)
             data = "with their state, their timers and records that are on their way to them"
-            tell(f"do not fit, and are removed {data}: {gone}")
+            tell(f"do not fit, and are removed {data}: {gone}", err=change.as_json)
             confirm(
                 f"replacing query {name!r} removes {gone}, {data}",
                 f"Remove {gone}, {data}?",
                 sure=yes,
             )
-        _carry_out(prepared, url, reason)
+        _carry_out(prepared, url, change)
 
 
 @contextmanager
@@ -104,32 +104,42 @@ def _prepared(
         yield prepare(pipeline, presence.url, name, text, is_new=is_new), presence.url
 
 
-def _carry_out(prepared: PreparedQuery, url: str, reason: str) -> None:
-    from millwheel.services.live_queries import carry_out
+def _carry_out(prepared: PreparedQuery, url: str, change: ChangeOptions) -> None:
+    from millwheel.services.live_queries import carry_out, wait_for_workers
 
-    by, pipeline = actor(reason), prepared.queried.pipeline
+    by, pipeline = actor(change.reason), prepared.queried.pipeline
     generation = carry_out(prepared, url, by=by.name, reason=by.reason)
+    name, steps = prepared.step.query.name, prepared.step.steps
     done = "submitted" if prepared.is_new else "replaced"
     tell(
-        f"{done} query {prepared.step.query.name} of pipeline {pipeline.name}: generation "
-        f"{generation}, steps {', '.join(prepared.step.steps)}"
+        f"{done} query {name} of pipeline {pipeline.name}: generation {generation}, steps "
+        f"{', '.join(steps)}",
+        err=change.as_json,
     )
-    _wait(pipeline, url, generation)
-
-
-def _wait(pipeline: Pipeline, url: str, generation: int) -> None:
-    from millwheel.services.live_queries import wait_for_workers
-
     loaded = wait_for_workers(pipeline, url, generation, LOADED_SECONDS)
+    result = {
+        "pipeline": pipeline.name,
+        "query": name,
+        "outcome": done,
+        "generation": generation,
+        "steps": steps,
+        "continued": prepared.continued,
+        "removed": prepared.removed,
+        "workers": loaded.workers,
+        "loaded_by": loaded.have_it,
+    }
+    print_result(result, [_loaded_line(loaded)], as_json=change.as_json)
+
+
+def _loaded_line(loaded: Loaded) -> str:
     if not loaded.workers:
-        tell("no worker is running: the next one that starts has it")
-    elif loaded.by_all:
-        tell(f"loaded by {count_of(loaded.workers, 'worker')}")
-    else:
-        tell(
-            f"loaded by {loaded.have_it} of {count_of(loaded.workers, 'worker')}. The log of the "
-            "others says why (queries_not_loaded); see also: millwheel query list"
-        )
+        return "no worker is running: the next one that starts has it"
+    if loaded.by_all:
+        return f"loaded by {count_of(loaded.workers, 'worker')}"
+    return (
+        f"loaded by {loaded.have_it} of {count_of(loaded.workers, 'worker')}. The log of the "
+        "others says why (queries_not_loaded); see also: millwheel query list"
+    )
 
 
 @command(
@@ -156,7 +166,9 @@ def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions
             ["name", "state", "since", "by", "writes", "steps"],
             [
                 [
-                    one.query.name, one.state, one.query.submitted_at[:19].replace("T", " "),
+                    one.query.name,
+                    Styled(one.state, "good" if one.loaded.by_all else "warning"),
+                    one.query.submitted_at[:19].replace("T", " "),
                     one.query.submitted_by, ", ".join(one.query.targets),
                     ", ".join(one.query.steps),
                 ]
@@ -209,8 +221,8 @@ def drop(
     target: Target,
     name: QueryName,
     yes: Yes = False,
-    reason: Reason = "",
     *,
+    change: ChangeOptions,
     common: CommonOptions,
 ) -> None:
     """Take a query away, with its state. Tables that it has written stay."""
@@ -223,6 +235,10 @@ def drop(
             f"Drop query {name!r} with {data}?",
             sure=yes,
         )
-        dropped = drop_query(presence.url, pipeline.name, name, actor=actor(reason))
-    tell(f"dropped query {name} of pipeline {pipeline.name}: {', '.join(dropped.steps)}")
-    tell("tables that it has written stay, with their rows")
+        dropped = drop_query(presence.url, pipeline.name, name, actor=actor(change.reason))
+    lines = [
+        f"dropped query {name} of pipeline {pipeline.name}: {', '.join(dropped.steps)}",
+        "tables that it has written stay, with their rows",
+    ]
+    result = {"pipeline": pipeline.name, "query": name, "steps": dropped.steps}
+    print_result(result, lines, as_json=change.as_json)

@@ -15,8 +15,15 @@ import typer
 from millwheel.cli.command import command, group
 from millwheel.cli.opened_store import opened, opened_for
 from millwheel.cli.operator_desk import actor
-from millwheel.cli.options import CommonOptions, KeepOpen, OnePipeline, OptionGroup, Reason, Target
-from millwheel.cli.printing import tell
+from millwheel.cli.options import (
+    ChangeOptions,
+    CommonOptions,
+    KeepOpen,
+    OnePipeline,
+    OptionGroup,
+    Target,
+)
+from millwheel.cli.printing import print_result
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
 from millwheel.store.console.administration import transaction
@@ -226,7 +233,7 @@ def report(
     ],
 )
 def take(
-    target: Target, checkpoint: Checkpoint, reason: Reason = "", *, common: CommonOptions
+    target: Target, checkpoint: Checkpoint, *, change: ChangeOptions, common: CommonOptions
 ) -> None:
     """Move a pipeline with its state from its workers to Spark. Nothing is lost or doubled."""
     pipeline = load_pipeline(target)
@@ -234,9 +241,11 @@ def take(
 
     with opened(common) as presence:
         moved = move_to_spark(pipeline, presence.url, checkpoint)
-        _note_move(presence.url, pipeline.name, reason, {"to": "spark", "checkpoint": checkpoint})
+        _note_move(
+            presence.url, pipeline.name, change.reason, {"to": "spark", "checkpoint": checkpoint}
+        )
     then = f"millwheel spark run {target} --checkpoint {checkpoint}"
-    _print_moved(pipeline.name, moved, then)
+    _print_moved(pipeline.name, moved, then, change)
 
 
 @command(
@@ -247,7 +256,7 @@ def take(
     ],
 )
 def give_back(
-    target: Target, reason: Reason = "", *, cluster: ClusterOptions, common: CommonOptions
+    target: Target, *, change: ChangeOptions, cluster: ClusterOptions, common: CommonOptions
 ) -> None:
     """Move a pipeline with its state from Spark back to workers. Nothing is lost or doubled."""
     pipeline = load_pipeline(target)
@@ -256,8 +265,8 @@ def give_back(
     where = cluster.cluster()
     with opened(common) as presence:
         moved = move_to_engine(pipeline, presence.url, cluster=where)
-        _note_move(presence.url, pipeline.name, reason, {"to": "engine", "checkpoint": None})
-    _print_moved(pipeline.name, moved, f"millwheel run {target}, or its workers")
+        _note_move(presence.url, pipeline.name, change.reason, {"to": "engine", "checkpoint": None})
+    _print_moved(pipeline.name, moved, f"millwheel run {target}, or its workers", change)
 
 
 def _note_move(url: str, pipeline: str, reason: str, noted: dict[str, str | None]) -> None:
@@ -265,8 +274,9 @@ def _note_move(url: str, pipeline: str, reason: str, noted: dict[str, str | None
         Asking(connection, pipeline).note(actor(reason), "move", noted)
 
 
-def _print_moved(pipeline: str, entries: int, then: str) -> None:
-    tell(f"{pipeline}: moved {entries:,} entries of state and timers. Continue with: {then}")
+def _print_moved(pipeline: str, entries: int, then: str, change: ChangeOptions) -> None:
+    line = f"{pipeline}: moved {entries:,} entries of state and timers. Continue with: {then}"
+    print_result({"pipeline": pipeline, "entries": entries}, [line], as_json=change.as_json)
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +12,15 @@ import typer
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
-from millwheel.cli.options import CommonOptions, PipelineName, Reason, Yes
-from millwheel.cli.printing import byte_text, confirm, count_of, tell
+from millwheel.cli.options import (
+    ChangeOptions,
+    CommonOptions,
+    Json,
+    OptionGroup,
+    PipelineName,
+    Yes,
+)
+from millwheel.cli.printing import byte_text, confirm, count_of, print_result, tell
 from millwheel.cli.target import is_target, load_pipeline
 from millwheel.core.names import check_name
 from millwheel.errors import UsageError
@@ -32,6 +40,24 @@ app = typer.Typer()
 StoreDirectory = Annotated[
     Path | None, typer.Argument(metavar="DIR", help="Directory of the store, as --store DIR.")
 ]
+
+
+@dataclass(frozen=True)
+class StateOptions(OptionGroup):
+    states: Annotated[
+        bool,
+        typer.Option(
+            "--states",
+            help="Also migrate stored states to the present versions of their types, while "
+            "workers run. It can be interrupted and repeated.",
+        ),
+    ] = False
+    rate: Annotated[
+        float,
+        typer.Option(
+            min=1.0, metavar="VALUES", help="Most values that --states migrates a second."
+        ),
+    ] = 5_000.0
 
 
 @command(
@@ -54,14 +80,6 @@ def migrate(
             "their rights.",
         ),
     ] = False,
-    states: Annotated[
-        bool,
-        typer.Option(
-            "--states",
-            help="Also migrate stored states to the present versions of their types, while "
-            "workers run. It can be interrupted and repeated.",
-        ),
-    ] = False,
     allow_drop: Annotated[
         bool,
         typer.Option(
@@ -70,13 +88,9 @@ def migrate(
             "and the deployed code does not know.",
         ),
     ] = False,
-    rate: Annotated[
-        float,
-        typer.Option(
-            min=1.0, metavar="VALUES", help="Most values that --states migrates a second."
-        ),
-    ] = 5_000.0,
+    as_json: Json = False,
     *,
+    states: StateOptions,
     common: CommonOptions,
 ) -> None:
     """Create or upgrade a pipeline's schema. `run` and `worker` do so for embedded stores.
@@ -92,26 +106,41 @@ def migrate(
         require_version(presence.url, name, address=address, migrate_now=True)
         streams = [] if pipeline is None else _registered(pipeline, presence.url)
         made = make_roles(presence.url, name) if roles else ()
-        migrated = _migrated(pipeline, presence.url, rate) if states else None
+        migrated = _migrated(pipeline, presence.url, states.rate) if states.states else None
         dropped = drop_left_data(presence.url, name, actor=actor("")) if allow_drop else []
-    if before == HEAD:
-        tell(f"schema {name} is already at version {HEAD}")
-    elif before:
-        tell(f"migrated schema {name} from version {before} to version {HEAD}")
-    else:
-        tell(f"created schema {name} at version {HEAD}")
-    for stream in streams:
-        tell(f"stream {stream} takes records")
-    for role in made:
-        tell(f"role {role} has its rights; next: GRANT {role} TO a login")
-    for what in dropped:
-        tell(f"dropped {what}")
+    lines = [_schema_line(name, before)]
+    lines += [f"stream {stream} takes records" for stream in streams]
+    lines += [f"role {role} has its rights; next: GRANT {role} TO a login" for role in made]
+    lines += [f"dropped {one}" for one in dropped]
     if allow_drop and not dropped:
-        tell("nothing is left that only former code has written")
+        lines.append("nothing is left that only former code has written")
     if migrated is not None:
-        tell(_of_states(migrated))
-        if migrated.first_failure is not None:
-            raise migrated.first_failure
+        lines.append(_of_states(migrated))
+    result = {
+        "pipeline": name,
+        "before": before,
+        "version": HEAD,
+        "streams": streams,
+        "roles": made,
+        "dropped": dropped,
+        "states": None if migrated is None else _states_json(migrated),
+    }
+    print_result(result, lines, as_json=as_json)
+    if migrated is not None and migrated.first_failure is not None:
+        raise migrated.first_failure
+
+
+def _schema_line(name: str, before: str | None) -> str:
+    if before == HEAD:
+        return f"schema {name} is already at version {HEAD}"
+    if before:
+        return f"migrated schema {name} from version {before} to version {HEAD}"
+    return f"created schema {name} at version {HEAD}"
+
+
+def _states_json(found: MigratedStates) -> dict[str, object]:
+    names = ("computations", "migrated", "failed", "owned", "to_fold", "in_use", "seconds")
+    return {name: getattr(found, name) for name in names}
 
 
 def _migrated(pipeline: Pipeline | None, url: str, rate: float) -> MigratedStates:
@@ -167,7 +196,9 @@ def _registered(pipeline: Pipeline, url: str) -> list[str]:
         "millwheel drop zeitgeist --yes  # in a script",
     ],
 )
-def drop(pipeline: PipelineName, yes: Yes = False, *, common: CommonOptions) -> None:
+def drop(
+    pipeline: PipelineName, yes: Yes = False, as_json: Json = False, *, common: CommonOptions
+) -> None:
     """Drop a pipeline with its state, timers and results."""
     with opened(common) as presence:
         tables, size = administration.schema_size(presence.url, pipeline)
@@ -179,7 +210,8 @@ def drop(pipeline: PipelineName, yes: Yes = False, *, common: CommonOptions) -> 
             sure=yes,
         )
         administration.drop_pipeline(presence.url, pipeline)
-    tell(f"dropped pipeline {pipeline}")
+    result = {"pipeline": pipeline, "tables": tables, "bytes": size}
+    print_result(result, [f"dropped pipeline {pipeline}"], as_json=as_json)
 
 
 @command(
@@ -194,8 +226,8 @@ def remove(
         list[str], typer.Argument(metavar="NAME...", help="Computations or injectors to remove.")
     ],
     yes: Yes = False,
-    reason: Reason = "",
     *,
+    change: ChangeOptions,
     common: CommonOptions,
 ) -> None:
     """Delete computations and their state from a pipeline. It may keep running."""
@@ -205,10 +237,14 @@ def remove(
         data = "its state, its timers and the records it has sent that are not processed yet"
         confirm(f"removing {what} deletes {data}", f"Remove {what} with {data}?", sure=yes)
         rows = administration.remove_computations(
-            presence.url, pipeline, computations, actor=actor(reason)
+            presence.url, pipeline, computations, actor=actor(change.reason)
         )
-    tell(f"removed {names} from {pipeline}: {rows:,} rows of state and timers")
-    tell("next: start workers with code from which it is removed")
+    lines = [
+        f"removed {names} from {pipeline}: {rows:,} rows of state and timers",
+        "next: start workers with code from which it is removed",
+    ]
+    result = {"pipeline": pipeline, "removed": computations, "rows": rows}
+    print_result(result, lines, as_json=change.as_json)
 
 
 @command(

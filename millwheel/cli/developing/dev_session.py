@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -90,6 +91,7 @@ class DevSession:
         self._changes = FileChanges(self._folder)
         self._arrivals = Arrivals(url, say)
         self._is_checked = self._is_running = False
+        self._looking: asyncio.Task[None] | None = None
         self._pipeline = ""
         self._killed = 0
         """Times that a version was killed since the last change."""
@@ -98,12 +100,12 @@ class DevSession:
         """Run until `stop` is set."""
         stopping = asyncio.create_task(stop.wait())
         with Keyboard() as keyboard:
-            looking = asyncio.create_task(self._arrivals.run())
+            self._looking = asyncio.create_task(self._arrivals.run())
             try:
                 while not stop.is_set():
                     await self._run_version(stopping, keyboard)
             finally:
-                await end((looking, stopping))
+                await end((self._looking, stopping))
                 self._changes.close()
 
     async def _run_version(self, stopping: asyncio.Task[bool], keyboard: Keyboard) -> None:
@@ -114,7 +116,7 @@ class DevSession:
         following = asyncio.create_task(self._follow(process, reports, keyboard))
         changing = asyncio.create_task(self._changes.wait())
         try:
-            await asyncio.wait((following, changing, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await self._first_of(following, changing, stopping)
             if not (changing.done() or stopping.done()):
                 following.result()
                 await self._wait(process, changing, stopping, keyboard)
@@ -219,19 +221,26 @@ class DevSession:
         keyboard: Keyboard,
     ) -> None:
         """Wait for a change, or for a key; a process that was killed is started again at once."""
-        if self._is_running and (number := -(process.returncode or 0)) > 0:
+        if (number := -(process.returncode or 0)) > 0:
             self._killed += 1
             self._say(f"the process was killed by {signal.Signals(number).name}")
-            if self._killed < KILLED_OFTEN:
+            if self._is_running and self._killed < KILLED_OFTEN:
                 self._say("starting again")
                 return
         self._say(f"{WAITING}{', or for Enter' if keyboard.is_there else ''}; Ctrl-C ends")
         keyboard.forget()
         typing = asyncio.create_task(keyboard.line())
         try:
-            await asyncio.wait((changing, stopping, typing), return_when=asyncio.FIRST_COMPLETED)
+            await self._first_of(changing, stopping, typing)
         finally:
             await end((typing,))
+
+    async def _first_of(self, *tasks: asyncio.Task[Any]) -> None:
+        """Wait until one of the tasks has ended; an error of the looks at the rows is raised."""
+        assert self._looking is not None
+        await asyncio.wait((*tasks, self._looking), return_when=asyncio.FIRST_COMPLETED)
+        if self._looking.done():
+            self._looking.result()
 
     def _say_all(self, lines: Sequence[str]) -> None:
         for line in lines:

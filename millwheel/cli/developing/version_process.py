@@ -191,7 +191,7 @@ def _deploy(pipeline: Pipeline, presence: Presence, reports: ReportPipe) -> None
         Exit: the code does not fit the stored data, or is not to be deployed.
     """
     found = planning.plan(pipeline, presence.url)
-    lines = list(plan_lines(pipeline.name, found))
+    lines = [line for line, _ in plan_lines(pipeline.name, found)]
     if found.is_refused:
         reports.send(PlannedDeploy(lines, "refused"))
         raise typer.Exit(DeployRefused.exit_code)

@@ -13,8 +13,8 @@ Only the reader decides about the last of an injector's three states::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from millwheel.core.model import (
     MAX_TIME,
@@ -31,7 +31,7 @@ from millwheel.runtime.source.pacing import Flow, Pace
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.row_numbers import RowNumbers, runs
 from millwheel.runtime.source.row_sender import RowSender
-from millwheel.runtime.source.source_task import SourceTask
+from millwheel.runtime.source.source_task import SourceTask, Work
 from millwheel.runtime.source.source_time import SourceTime
 from millwheel.sources import Lag, Partition, Reader, Row, row_place
 
@@ -76,7 +76,7 @@ class Injector(SourceTask):
         self.waiting = False
         """The source will wake the injector."""
         self._position_stored = False
-        self._last_position: dict[str, Any] | None = None
+        self._last_position = SourceProgress.stored(interval.position.value).reader
         self._promised: object = None
 
     def _restored_time(self) -> SourceTime:
@@ -88,24 +88,28 @@ class Injector(SourceTask):
             self._env.now(),
         )
 
-    async def start(self, *, reading: bool = True) -> None:
-        """`InputError` if the source is missing, or acknowledged rows of it have changed."""
+    async def _open(self, is_current: Callable[[], bool]) -> Work | None:
         self.close()
         stored = SourceProgress.stored(self._interval.position.value)
+        self._last_position = stored.reader  # a commit before the source is open keeps it
         is_done = self._interval.watermarks.durable == MAX_TIME  # all of its rows are acknowledged
         if stored.ended and is_done and self._injection.growing is not None:
             self.ended = True  # it waits to be retired
-            self._last_position = stored.reader
-            return
+            return None
         with self._blamed(self._partition, "open"):
-            self._reader = await self._partition.open(self._stream.value_type, stored.reader)
+            reader = await self._partition.open(self._stream.value_type, stored.reader)
+        if is_current():
+            await self._asked.begin()
+        if not is_current():
+            with self._blamed(reader, "close"):
+                reader.close()
+            return None
+        self._reader = reader
         self._time = self._restored_time()
-        await self._asked.begin()
         self._sender = RowSender(
             self._env, self._interval, self._partition, self._time, self._asked
         )
         self._position_stored = self._injection.source.bounded
-        self._last_position = stored.reader
         # Rows past the stored position hold the watermark once they are read again; until
         # then it may not pass the stored promise.
         self._interval.watermarks.exact = self._interval.watermarks.durable
@@ -114,8 +118,7 @@ class Injector(SourceTask):
         self._promised = None
         self._awaited_end = 0
         self.waiting = self.ended = False
-        if reading:
-            self._begin(measured(self._run, self._interval.workload, self._env.process.run_seconds))
+        return partial(measured, self._run, self._interval.workload, self._env.process.run_seconds)
 
     @property
     def has_nothing(self) -> bool:

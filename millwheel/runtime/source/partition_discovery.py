@@ -27,6 +27,7 @@ truncated) is stored before the next look.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -39,7 +40,7 @@ from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.source.pacing import Flow
 from millwheel.runtime.source.pausing import PausedInjectors
-from millwheel.runtime.source.source_task import SourceTask
+from millwheel.runtime.source.source_task import SourceTask, Work
 from millwheel.sources import Discovery, GrowingSource, Lag
 from millwheel.store.port.placement import FoundPartition
 from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
@@ -81,18 +82,21 @@ class PartitionDiscovery(SourceTask):
         self._shown: int | None = None
         """Event time that the source itself shows, for partitions that are not found yet."""
 
-    async def start(self, *, reading: bool = True) -> None:
+    async def _open(self, is_current: Callable[[], bool]) -> Work | None:
         self.close()
         stored = SourceProgress.stored(self._interval.position.value)
         with self._blamed(self._source, "discover"):
-            self._discovery = self._source.discover(stored.reader)
+            discovery = self._source.discover(stored.reader)
+        self._discovery = discovery
         self._stored = self.position().reader
         self._frozen, self._waiting = True, False
         await self._make({})
+        if not is_current():
+            self.close()
+            return None
         for partition in self._known.values():
             self._resumed(partition, ended=False)
-        if reading:
-            self._begin(self._run(self._discovery))
+        return partial(self._run, discovery)
 
     def close(self) -> None:
         discovery, self._discovery = self._discovery, None

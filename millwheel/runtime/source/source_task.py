@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from millwheel.core.source_progress import SourceProgress
@@ -13,6 +13,8 @@ from millwheel.runtime.source.blame import SourceBlamed
 from millwheel.runtime.source.pacing import Flow
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.sources import Lag
+
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class SourceTask(ABC):
@@ -30,13 +32,30 @@ class SourceTask(ABC):
         self._interval = interval
         self._label = interval.step.node.label
         self._task: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._orders = 0
+        """Number of calls of `start` and `stop`."""
+
+    async def start(self, *, reading: bool = True) -> None:
+        """Open the source at the stored position, and read it.
+
+        A later `start` or `stop` supersedes this one while the source is being opened: the lane may
+        recover meanwhile, and its intervals start over.
+
+        Raises:
+            InputError: the source is missing, or acknowledged rows of it have changed.
+        """
+        self._orders += 1
+        order = self._orders
+        async with self._opening:
+            work = await self._open(lambda: order == self._orders)
+            if work is not None and reading:
+                self._task = self._env.spawn(work(), f"source of {self._interval.name}")
 
     @abstractmethod
-    async def start(self, *, reading: bool = True) -> None:
-        """`InputError` if the source is missing, or has changed."""
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = self._env.spawn(work, f"source of {self._interval.name}")
+    async def _open(self, is_current: Callable[[], bool]) -> Work | None:
+        """Open the source; returns the work of the task, or None if there is nothing to read, or
+        `is_current` is false afterwards: then the source is closed again."""
 
     def _blamed(self, called: object, method: str) -> SourceBlamed:
         """Exceptions in it are the source's fault."""
@@ -44,6 +63,7 @@ class SourceTask(ABC):
 
     async def stop(self) -> None:
         """The source stays open, so that a last commit can store the position."""
+        self._orders += 1
         task, self._task = self._task, None
         if task is not None:
             await end([task])

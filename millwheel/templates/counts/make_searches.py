@@ -10,7 +10,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 QUERIES = ("black cat", "barn owl", "cat food", "night owl", "black tea", "tea")
-START = datetime(2024, 1, 1, tzinfo=UTC)
+START = datetime(2024, 1, 1, 9, tzinfo=UTC)
 
 
 def write(number: int, path: str = "searches.jsonl") -> None:

@@ -1,0 +1,2 @@
+-- What the commits of this session wait for.
+SHOW synchronous_commit

@@ -1,0 +1,2 @@
+-- Part of a trial that is rolled back.
+CREATE SEQUENCE {sequence}

@@ -1,0 +1,2 @@
+-- Part of a trial that is rolled back.
+CREATE TABLE {parent} (id bigint PRIMARY KEY, value jsonb NOT NULL)
