@@ -3,14 +3,12 @@ two.
 
 The environment says which, since arguments are visible to all users of a machine:
 
-==============================
-================================================================================
-``MILLWHEEL_HTTP_TOKENS``       tokens, separated by spaces, one of which a request must have
-``MILLWHEEL_HTTP_CERTIFICATE``  the endpoint's certificate, a PEM file; it speaks TLS then, and
-nothing without ``MILLWHEEL_HTTP_KEY``          the certificate's key, a PEM file without a password
-``MILLWHEEL_HTTP_AUTHORITY``    a PEM file of the authorities that sign clients; a request must have
-such a certificate ==============================
-================================================================================
+* ``MILLWHEEL_HTTP_TOKENS``: tokens, separated by spaces, one of which a request must have.
+* ``MILLWHEEL_HTTP_CERTIFICATE``: the endpoint's certificate, a PEM file. It speaks TLS then, and
+  nothing else.
+* ``MILLWHEEL_HTTP_KEY``: the certificate's key, a PEM file without a password.
+* ``MILLWHEEL_HTTP_AUTHORITY``: a PEM file of the authorities that sign clients; a request must have
+  such a certificate.
 
 With tokens and an authority, either will do. Probes need neither: they answer in one word. Beyond
 loopback an endpoint that would answer any request does not start.

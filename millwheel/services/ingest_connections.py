@@ -4,14 +4,12 @@ before it has shown a token.
 uvicorn with httptools bounds neither the size of headers nor the time that they take, and accepts
 as many connections as the process has descriptors. Here each step of a connection has a limit:
 
-=====================
-================================================================================== a head
-`HEAD_BYTES` and `HEAD_SECONDS`, from the first byte or, for the first one, the accept a body
-the app's: `Inbox.max_body`, 30 s, and a total for all requests a whole request
-`REQUEST_SECONDS`, so also a client that does not read its answer an unread rest
-`REST_SECONDS` after the answer between two requests   ``timeout_keep_alive`` connections
-`MOST_CONNECTIONS`, a third of the descriptors; half of them for one address =====================
-==================================================================================
+* a head: `HEAD_BYTES` and `HEAD_SECONDS`, from the first byte or, for the first one, the accept
+* a body: the app's: `Inbox.max_body`, 30 s, and a total for all requests
+* a whole request: `REQUEST_SECONDS`, so also a client that does not read its answer
+* an unread rest: `REST_SECONDS` after the answer
+* between two requests: ``timeout_keep_alive``
+* connections: `MOST_CONNECTIONS`, a third of the descriptors; half of them for one address
 
 Where no place is free, the connection that has waited longest for its client to begin a request is
 closed: of the same address if that has too many. Only if all of them have requests is the new one

@@ -1,13 +1,12 @@
 """Roles of a pipeline in Postgres: each may do what its work needs, and no more (decision 61).
 
-============
-===========================================================================================================
-``owner``    owns the schema and its tables, views and functions: migrates, moves intervals,
-removes, drops ``worker``   changes rows, has buckets made and dropped, and owns the other things of
-workers: tables of sinks, views of states ``operator`` a reader that may ask the owners of keys,
-withdraw requests, pause, and discard dead letters ``reader``   reads tables and views, but not the
-workers' secret ============
-===========================================================================================================
+* ``owner`` owns the schema and its tables, views and functions: migrates, moves intervals, removes,
+  drops.
+* ``worker`` changes rows, has buckets made and dropped, and owns the other things of workers: tables
+  of sinks, views of states.
+* ``operator`` is a reader that may ask the owners of keys, withdraw requests, pause, and discard
+  dead letters.
+* ``reader`` reads tables and views, but not the workers' secret.
 
 Their names begin with those of the database and the pipeline, ``DATABASE_PIPELINE_reader``: roles
 belong to the whole server, and a pipeline of the same name in another database must not share them.

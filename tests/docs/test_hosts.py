@@ -20,7 +20,7 @@ import pytest
 from tests.support.pasted_pages import blocks
 from tests.support.typed_commands import environment, running
 
-pytestmark = [pytest.mark.process, pytest.mark.newest]
+pytestmark = [pytest.mark.process, pytest.mark.newest, pytest.mark.pages]
 
 HOSTS = Path(__file__).parents[2] / "docs/howto/hosts"
 SECONDS = 120

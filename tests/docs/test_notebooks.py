@@ -18,6 +18,8 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 RUN = "from nbclient.cli import main; main()"
 MOST_BYTES = 12_000
 
+pytestmark = pytest.mark.pages
+
 
 def executed(name: str, directory: Path) -> dict[str, list[dict[str, Any]]]:
     """The outputs of each cell, by its id; the kernel is of a process of its own."""

@@ -43,6 +43,7 @@ def write(block: Block, directory: Path) -> None:
     path.write_text(block.text, "utf-8")
 
 
+@pytest.mark.pages
 def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
     """Each page continues in the directory and the shell of the one before."""
     directory = tmp_path / "empty"

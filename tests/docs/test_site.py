@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
 
+pytestmark = pytest.mark.pages
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -12,6 +12,9 @@ import typer.main
 from millwheel.cli.main import app
 
 CLI: Any = typer.main.get_command(app)
+for _option in CLI.params:
+    if _option.name == "install_completion":
+        _option.callback = None  # it would write to the home of whoever runs the tests
 WrongWords = typer.BadParameter.__mro__[1]
 
 
