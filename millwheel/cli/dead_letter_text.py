@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from millwheel.cli.fitted_tables import Fit, Styled, print_table
-from millwheel.cli.printing import count_of, say, seconds_text, tell
+from millwheel.cli.printing import say, seconds_text, tell
+from millwheel.core.quantities import count_of
 from millwheel.store.console.asking import MatchedLetters
 from millwheel.store.console.inspection import DeadLetterEntry, DeadLetterKind
 

@@ -44,6 +44,11 @@ COMMANDS = {
     ),
     "graph": ("graph_command", "Check a pipeline's graph and print it.", LOOK),
     "status": ("status_command", "Show workers, watermarks, backlog and counters.", LOOK),
+    "ui": (
+        "ui_command",
+        "Serve pages that show the pipelines of a store, and mend what fails.",
+        LOOK,
+    ),
     "sql": ("sql_command", "Run read-only SQL on the store's tables and views.", LOOK),
     "log": ("operator_commands", "Show the requests and operations of operators.", LOOK),
     "plan": ("deploy_commands", "Show what a deploy of this code would change.", CHANGE),

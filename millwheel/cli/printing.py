@@ -68,35 +68,9 @@ def shortened(text: str, cells: int) -> str:
     return text
 
 
-def duration(seconds: float) -> str:
-    """For example ``2 h 5 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-    first = next(number for number, (_, size) in enumerate(units) if whole >= size)
-    return " ".join(
-        f"{whole % units[number - 1][1] // size if number > first else whole // size} {name}"
-        for number, (name, size) in list(enumerate(units))[first : first + 2]
-    )
-
-
 def seconds_text(text: str) -> str:
     """An ISO time in UTC, as a terminal shows it: to the second."""
     return text[:19].replace("T", " ") if sys.stdout.isatty() else text
-
-
-def count_of(number: int, noun: str) -> str:
-    """For example ``1 dead letter`` or ``2,000 dead letters``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def byte_text(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1024 or unit == "GB":
-            return f"{size:,.0f} {unit}"
-        size /= 1024
-    raise AssertionError
 
 
 def confirm(deletes: str, question: str, *, sure: bool) -> None:

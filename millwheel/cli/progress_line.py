@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from millwheel.cli.printing import count_of, duration, shortened
+from millwheel.cli.printing import shortened
 from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.core.quantities import count_of, duration
 from millwheel.services.hosting import RunProgress
 
 Style = Callable[[str, str], str]

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import typer
 
 from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
-from millwheel.cli.printing import byte_text, duration, seconds_text, tell
+from millwheel.cli.printing import seconds_text, tell
 from millwheel.cli.terminal import styled
 from millwheel.core.counters import COMMON_COUNTERS
+from millwheel.core.quantities import byte_text, duration
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.inspection import (
     BEGIN_OF_TIME,

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import datetime
 
 from millwheel.cli.fitted_tables import Cell, Fit, Styled, layout
-from millwheel.cli.printing import byte_text, count_of, duration, sentence_lines
+from millwheel.cli.printing import sentence_lines
 from millwheel.cli.status_text import (
     at_work,
     holders,
@@ -20,6 +20,7 @@ from millwheel.cli.status_text import (
     user_code,
 )
 from millwheel.cli.terminal import styled
+from millwheel.core.quantities import byte_text, count_of, duration
 from millwheel.store.console.inspection import (
     ComputationStatus,
     IntervalStatus,

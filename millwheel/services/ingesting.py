@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-
-import structlog
 
 from millwheel.core.distribution import install
 from millwheel.errors import UsageError
@@ -23,18 +20,9 @@ from millwheel.services.http_access import tokens_of
 
 VARIABLE = "MILLWHEEL_INGEST_TOKENS"
 
-KEEP_ALIVE_SECONDS = 75
-"""Lifetime of an idle connection: longer than load balancers keep theirs."""
-
-BACKLOG = 1024
-"""Length of the kernel's accept queue; the system may allow less."""
-
 SWITCH_SECONDS = 0.001
 """Longest wait for the interpreter while the worker's loop runs user code. A request waits several
 times; with Python's 5 ms it took four times as long beside code that is always busy."""
-
-STOP_SECONDS = 5.0
-"""Longest wait for requests in progress at the end."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +74,7 @@ class IngestServer:
 
     def __init__(self, app: Ingest, address: Endpoint, *, has_tokens: bool) -> None:
         try:
-            import uvicorn
-
-            from millwheel.services.ingest_connections import BoundedServer
+            from millwheel.services.app_server import AppServer
         except ImportError as error:
             raise UsageError(f"--ingest needs a web server: {install('http')}") from error
         unguarded = [name for name, door in app.doors.items() if door.inbox.verify is None]
@@ -99,45 +85,22 @@ class IngestServer:
                 "give Inbox(verify=...), or listen on 127.0.0.1 behind a proxy that "
                 "authenticates senders"
             )
-        self._address = address
-        self._server = BoundedServer(
-            uvicorn.Config(
-                app,
-                ws="none",
-                lifespan="on",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,  # no client is treated by its address
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=int(STOP_SECONDS),
-            )
-        )
-        self._thread: threading.Thread | None = None
+        self._server = AppServer(app, address, name="ingest", option="--ingest")
         self._switch_seconds = sys.getswitchinterval()
 
     @property
     def url(self) -> str:
         """The base URL; after `start` with the port that was chosen."""
-        return f"http://{self._address}"
+        return self._server.url
 
     async def start(self) -> None:
-        listener = await asyncio.to_thread(self._address.listen, "--ingest", BACKLOG)
-        self._address = Endpoint(self._address.host, listener.getsockname()[1])
-        self._thread = threading.Thread(
-            target=self._server.run, args=([listener],), name="ingest", daemon=True
-        )
+        await asyncio.to_thread(self._server.start)
         sys.setswitchinterval(min(SWITCH_SECONDS, self._switch_seconds))
-        self._thread.start()
-        structlog.get_logger().info("ingest_listening", url=self.url)
 
     async def stop(self) -> None:
         """Requests in progress are answered first."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._server.should_exit = True
-            await asyncio.to_thread(thread.join, 2 * STOP_SECONDS)
-            sys.setswitchinterval(self._switch_seconds)
+        await asyncio.to_thread(self._server.stop)
+        sys.setswitchinterval(self._switch_seconds)
 
     async def __aenter__(self) -> IngestServer:
         await self.start()

@@ -34,6 +34,8 @@ from millwheel.services.http_server import HttpServer, Response
 from millwheel.services.metrics import Families
 from millwheel.store.console.inspection import UNKNOWN, Holder, Operating, PipelineStatus, inspect
 
+PATHS = ("/healthz", "/metrics", "/status")
+
 LOOK_SECONDS = 1.0
 """A look serves further requests for this time."""
 
@@ -74,37 +76,23 @@ def _without_key(holder: Holder | None) -> Holder | None:
     )
 
 
-class StoreEndpoint:
-    """`look` looks at the pipelines; called in a thread."""
+class StoreAnswers:
+    """Answers requests for `PATHS`, from one look a second.
 
-    def __init__(self, look: Callable[[], list[StoreLook]], address: Endpoint) -> None:
+    Args:
+        look: looks at the pipelines; called in a thread.
+    """
+
+    def __init__(self, look: Callable[[], list[StoreLook]]) -> None:
         self._look = look
-        self.address = address
-        self._access = Access.from_environment(address)
-        self._server: HttpServer | None = None
         self._lock = threading.Lock()
         self._found: list[StoreLook] = []
         self._looked = float("-inf")
 
-    @property
-    def url(self) -> str:
-        return f"{self._access.scheme}://{self.address}"
-
-    def start(self) -> None:
-        listener = self.address.listen("--http", http_server.WAITING_CONNECTIONS)
-        self.address = Endpoint(self.address.host, listener.getsockname()[1])
-        self._server = HttpServer(listener, self._answer, self._access)
-        self._server.start()
-
-    def stop(self) -> None:
-        """Does not wait for responses in progress."""
-        if self._server is not None:
-            self._server.stop()
-
-    async def _answer(self, path: str, accept: str) -> Response:
+    async def answer(self, path: str, accept: str) -> Response:
         path = path.partition("?")[0]
-        if path not in ("/healthz", "/metrics", "/status"):
-            known = "/healthz, /metrics, /status"
+        if path not in PATHS:
+            known = ", ".join(PATHS)
             return Response.text(HTTPStatus.NOT_FOUND, f"not found; available: {known}")
         try:
             found = await asyncio.to_thread(self._recent)
@@ -124,6 +112,31 @@ class StoreEndpoint:
                 self._found = self._look()
                 self._looked = time.monotonic()
             return self._found
+
+
+class StoreEndpoint:
+    """Serves `StoreAnswers` on an address of its own."""
+
+    def __init__(self, look: Callable[[], list[StoreLook]], address: Endpoint) -> None:
+        self._answers = StoreAnswers(look)
+        self.address = address
+        self._access = Access.from_environment(address)
+        self._server: HttpServer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self._access.scheme}://{self.address}"
+
+    def start(self) -> None:
+        listener = self.address.listen("--http", http_server.WAITING_CONNECTIONS)
+        self.address = Endpoint(self.address.host, listener.getsockname()[1])
+        self._server = HttpServer(listener, self._answers.answer, self._access)
+        self._server.start()
+
+    def stop(self) -> None:
+        """Does not wait for responses in progress."""
+        if self._server is not None:
+            self._server.stop()
 
 
 class StoreMetrics(Collector):

@@ -22,6 +22,7 @@ from millwheel.core.codec import encode_key
 from millwheel.core.model import Key
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
+from millwheel.store.console.snapshot import iso_text
 from millwheel.store.console.step_names import name_of_step
 from millwheel.store.postgres.statements import Statements
 
@@ -274,14 +275,17 @@ class Asking:
             {outcome: detail for outcome, _, detail in found if detail},
         )
 
-    def log(self, limit: int) -> list[LogEntry]:
-        """The newest requests and operations, newest first."""
-        return [
-            LogEntry(batch, asked, actor, reason, verb, computation, _raw(key), _raw(payload),
-                     *rest)
-            for batch, asked, actor, reason, verb, computation, key, payload, *rest
-            in self._rows("request_log", limit=limit)
-        ]  # fmt: skip
+    def log(
+        self, limit: int, *, batch: int | None = None, before: int | None = None
+    ) -> list[LogEntry]:
+        """The newest requests and operations, newest first.
+
+        Args:
+            batch: only this one.
+            before: only batches with smaller numbers.
+        """
+        rows = self._rows("request_log", limit=limit, batch=batch, before=before)
+        return [_log_entry(row) for row in rows]
 
     def _new_batch(self) -> int:
         """Requests of long ago go, so the table does not grow with each one asked."""
@@ -300,6 +304,27 @@ class Asking:
         further = {each: params.pop(each) for each in FURTHER if each in params}
         text = self._statements.get(name, **further)
         return self._connection.execute(text, params).fetchall()
+
+
+def _log_entry(row: tuple[Any, ...]) -> LogEntry:
+    (
+        batch,
+        asked_at,
+        *words,
+        key,
+        payload,
+        requests,
+        still_open,
+        done,
+        not_done,
+        settled_at,
+        detail,
+    ) = row
+    actor, reason, verb, computation = words
+    return LogEntry(
+        batch, iso_text(asked_at) or "", actor, reason, verb, computation, _raw(key), _raw(payload),
+        requests, still_open, done, not_done, iso_text(settled_at), detail,
+    )  # fmt: skip
 
 
 def _json(value: Any) -> str:

@@ -18,7 +18,13 @@ from psycopg.rows import namedtuple_row
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS, Key, from_micros
 from millwheel.errors import UsageError
-from millwheel.store.console.asking import EVERY_LETTER, LetterFilter, require_computation
+from millwheel.store.console.asking import (
+    EVERY_LETTER,
+    Asking,
+    LetterFilter,
+    LogEntry,
+    require_computation,
+)
 from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
 from millwheel.store.console.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
@@ -552,6 +558,13 @@ class Inspection:
         self.require_current(pipeline)
         rows = self._rows("newest_placement_events", pipeline, limit=limit)
         return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
+
+    def log(
+        self, pipeline: str, limit: int, *, batch: int | None = None, before: int | None = None
+    ) -> list[LogEntry]:
+        """The log of operators, newest first; see `Asking.log`."""
+        self.require_current(pipeline)
+        return Asking(self._connection, pipeline).log(limit, batch=batch, before=before)
 
     def require_owners(self, pipeline: str) -> None:
         """`UsageError` if keys have no owners that can be asked: the pipeline runs on Spark, or its

@@ -2,8 +2,8 @@
 
 * ``owner`` owns the schema and its tables, views and functions: migrates, moves intervals, removes,
   drops.
-* ``worker`` changes rows, has buckets made and dropped, and owns the other things of workers: tables
-  of sinks, views of states.
+* ``worker`` changes rows, has buckets made and dropped, and owns the other things of workers: the
+  tables of sinks, the views of states.
 * ``operator`` is a reader that may ask the owners of keys, withdraw requests, pause, and discard
   dead letters.
 * ``reader`` reads tables and views, but not the workers' secret.

@@ -8,14 +8,8 @@ import sys
 import pytest
 
 from millwheel.cli.fitted_tables import print_table
-from millwheel.cli.printing import (
-    confirm,
-    count_of,
-    print_json,
-    print_json_line,
-    print_rows_as_json,
-    say,
-)
+from millwheel.cli.printing import confirm, print_json, print_json_line, print_rows_as_json, say
+from millwheel.core.quantities import count_of
 from millwheel.errors import UsageError
 
 HOSTILE = "a\x1b]0;owned\x07\x9b31m\u202eb"

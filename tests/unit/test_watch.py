@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from millwheel.cli.printing import duration
 from millwheel.cli.status_text import MOVING_SHOWN
 from millwheel.cli.watch_text import Rates, lines, owners
+from millwheel.core.quantities import duration
 from millwheel.store.console.inspection import (
     END_OF_TIME,
     CodeStatus,

@@ -21,8 +21,9 @@ from millwheel.cli.dead_letter_text import (
 from millwheel.cli.opened_store import inspecting
 from millwheel.cli.operator_desk import Desk, actor, asking, report
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup, RequestOptions, Yes
-from millwheel.cli.printing import confirm, count_of, print_json, say, tell
+from millwheel.cli.printing import confirm, print_json, say, tell
 from millwheel.core.codec import encode_key
+from millwheel.core.quantities import count_of
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import LetterFilter, MatchedLetters
 

@@ -14,9 +14,10 @@ import typer
 
 from millwheel.cli.command import command
 from millwheel.cli.options import CommonOptions, Json, OptionGroup
-from millwheel.cli.printing import count_of, print_json, say
+from millwheel.cli.printing import print_json, say
 from millwheel.cli.target import is_target, load_pipeline
 from millwheel.core.names import check_name
+from millwheel.core.quantities import count_of
 from millwheel.pipeline import Pipeline
 from millwheel.services.doctor.diagnosis import PlannedWorkers, diagnose
 from millwheel.services.doctor.findings import Finding

@@ -20,7 +20,8 @@ from millwheel.cli.options import (
     OperationOptions,
     PipelineName,
 )
-from millwheel.cli.printing import count_of, print_json, print_result, seconds_text
+from millwheel.cli.printing import print_json, print_result, seconds_text
+from millwheel.core.quantities import count_of
 from millwheel.errors import UsageError
 from millwheel.store.console import administration
 from millwheel.store.console.administration import Paused

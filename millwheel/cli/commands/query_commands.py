@@ -14,9 +14,10 @@ from millwheel.cli.fitted_tables import Fit, Styled, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import ChangeOptions, CommonOptions, Json, Target, Yes
-from millwheel.cli.printing import confirm, count_of, print_json, print_result, tell
+from millwheel.cli.printing import confirm, print_json, print_result, tell
 from millwheel.cli.sql_files import text_of_file
 from millwheel.cli.target import load_pipeline
+from millwheel.core.quantities import count_of
 from millwheel.store.console.administration import drop_query
 from millwheel.store.console.migrate import require_version
 

@@ -14,9 +14,10 @@ from millwheel.cli.command import command
 from millwheel.cli.fitted_tables import Layout, layout
 from millwheel.cli.opened_store import opened
 from millwheel.cli.options import CommonOptions, OnePipeline, OptionGroup
-from millwheel.cli.printing import count_of, print_csv, print_rows_as_json, sentence_lines
+from millwheel.cli.printing import print_csv, print_rows_as_json, sentence_lines
 from millwheel.cli.refreshing import WatchOptions, refreshed
 from millwheel.cli.terminal import width_of
+from millwheel.core.quantities import count_of
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.selection import Selection, select
 

@@ -13,10 +13,11 @@ from millwheel.cli.command import command
 from millwheel.cli.fitted_tables import print_table
 from millwheel.cli.opened_store import inspecting, opened
 from millwheel.cli.options import CommonOptions, Json
-from millwheel.cli.printing import byte_text, print_json, print_json_line, sentence_lines, tell
+from millwheel.cli.printing import print_json, print_json_line, sentence_lines, tell
 from millwheel.cli.refreshing import WatchOptions, refreshed
 from millwheel.cli.status_text import print_status
 from millwheel.cli.watch_text import Rates, lines
+from millwheel.core.quantities import byte_text
 from millwheel.errors import StoreUnavailable
 from millwheel.services.endpoint import Endpoint
 from millwheel.store.address import StoreAddress

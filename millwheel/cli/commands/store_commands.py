@@ -20,9 +20,10 @@ from millwheel.cli.options import (
     PipelineName,
     Yes,
 )
-from millwheel.cli.printing import byte_text, confirm, count_of, print_result, tell
+from millwheel.cli.printing import confirm, print_result, tell
 from millwheel.cli.target import is_target, load_pipeline
 from millwheel.core.names import check_name
+from millwheel.core.quantities import byte_text, count_of
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.store import embedded

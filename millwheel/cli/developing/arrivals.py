@@ -10,7 +10,7 @@ import msgspec
 
 from millwheel.cli.developing.reports import Checked, Delivered, as_raw
 from millwheel.cli.developing.row_lines import RowLines
-from millwheel.cli.printing import count_of
+from millwheel.core.quantities import count_of
 from millwheel.errors import StoreError
 from millwheel.store.console.new_rows import Row, RowLook
 

@@ -6,6 +6,13 @@ SELECT r.batch, min(r.asked_at)::text, min(r.actor), min(r.reason), min(r.verb),
        count(*) FILTER (WHERE r.outcome IN ('refused', 'failed')), max(r.settled_at)::text,
        (array_agg(r.detail ORDER BY r.settled_at DESC NULLS LAST))[1]
 FROM {request} AS r
-WHERE r.batch IN (SELECT DISTINCT x.batch FROM {request} AS x ORDER BY x.batch DESC LIMIT %(limit)s)
+WHERE r.batch IN (
+    SELECT DISTINCT x.batch
+    FROM {request} AS x
+    WHERE (%(batch)s::bigint IS NULL OR x.batch = %(batch)s)
+        AND (%(before)s::bigint IS NULL OR x.batch < %(before)s)
+    ORDER BY x.batch DESC
+    LIMIT %(limit)s
+)
 GROUP BY r.batch
 ORDER BY r.batch DESC

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from millwheel.ingest import Ingest
-from millwheel.services import ingest_connections, tcp
+from millwheel.services import bounded_http, tcp
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.ingesting import IngestServer
 
@@ -124,7 +124,7 @@ async def test_requests_on_one_connection(connect: Connect) -> None:
 async def test_an_answer_is_one_write(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
 
-    class Noted(ingest_connections.OneWrite):
+    class Noted(bounded_http.OneWrite):
         def __init__(self, transport: Any) -> None:
             super().__init__(cast("asyncio.Transport", Transport(transport)))
 
@@ -139,7 +139,7 @@ async def test_an_answer_is_one_write(connect: Connect, monkeypatch: pytest.Monk
         def is_closing(self) -> bool:
             return bool(self._transport.is_closing())
 
-    monkeypatch.setattr(ingest_connections, "OneWrite", Noted)
+    monkeypatch.setattr(bounded_http, "OneWrite", Noted)
     client = await connect()
     for _ in range(2):
         client.send(REQUEST)
@@ -203,7 +203,7 @@ async def test_the_time_of_a_head_has_a_limit(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """Also if a byte comes now and then, and after a request that was answered."""
-    monkeypatch.setattr(ingest_connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.5)
     client = await connect()
     client.send(sent)
     if sent.startswith(REQUEST):
@@ -223,7 +223,7 @@ async def test_a_head_after_a_pause_has_no_more_time(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By then the connection's timer waits for the end of a much longer pause."""
-    monkeypatch.setattr(ingest_connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.2)
     client = await connect()
     client.send(REQUEST)
     assert await client.status() == 200
@@ -235,7 +235,7 @@ async def test_a_head_after_a_pause_has_no_more_time(
 async def test_the_rest_of_a_body_comes_soon_or_never(
     connect: Connect, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest_connections, "REST_SECONDS", 0.3)
+    monkeypatch.setattr(bounded_http, "REST_SECONDS", 0.3)
     app.reads = False
     client = await connect()
     client.send(HEAD + b"content-length: 9\r\n\r\nhi")
@@ -246,7 +246,7 @@ async def test_the_rest_of_a_body_comes_soon_or_never(
 async def test_a_request_has_a_time(
     connect: Connect, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest_connections, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(bounded_http, "REQUEST_SECONDS", 0.3)
     app.gate.clear()
     client = await connect()
     client.send(REQUEST)
@@ -263,7 +263,7 @@ async def asked(app: App, requests: int) -> None:
 async def test_a_new_connection_takes_the_place_of_the_oldest_that_waits(
     connect: Connect, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest_connections, "most_connections", lambda: 8)  # 4 of one address
+    monkeypatch.setattr(bounded_http, "most_connections", lambda: 8)  # 4 of one address
     app.gate.clear()
     busy = [await connect() for _ in range(2)]
     for client in busy:
@@ -307,4 +307,4 @@ async def test_the_rest_of_the_process_keeps_descriptors(
 def test_a_third_of_the_descriptors_are_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((1024, 341), (64, 21), (1 << 20, 1_000), (-1, 1_000)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert ingest_connections.most_connections() == most
+        assert bounded_http.most_connections() == most

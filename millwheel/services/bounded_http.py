@@ -1,5 +1,5 @@
-"""Connections of clients that send records: uvicorn's, with limits on all that a client may do
-before it has shown a token.
+"""Connections of HTTP clients: uvicorn's, with limits on all that a client may do before it has
+shown a token.
 
 uvicorn with httptools bounds neither the size of headers nor the time that they take, and accepts
 as many connections as the process has descriptors. Here each step of a connection has a limit:

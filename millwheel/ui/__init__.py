@@ -1,0 +1,75 @@
+"""A page to look at: the pipelines of a store in a browser.
+
+``millwheel ui`` serves it; `app` gives it to an application::
+
+    app.mount("/millwheel", millwheel.ui.app("postgresql://…", everybody="look"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from millwheel.core.distribution import install
+from millwheel.errors import UsageError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+__all__ = ["app"]
+
+LevelName = Literal["none", "look", "mend"]
+
+NEEDS_UI = f"the pages need a web server: {install('ui')}"
+
+
+def app(
+    store: str | None = None,
+    pipeline: str | None = None,
+    *,
+    viewer: Callable[[Mapping[str, str]], tuple[str, LevelName] | None] | None = None,
+    everybody: LevelName | None = None,
+    mending_store: str | None = None,
+    redact: bool = False,
+) -> Starlette:
+    """The pages as an ASGI application, to be mounted in another one.
+
+    Args:
+        store: as ``--store``: a directory or a Postgres URL; None: ``MILLWHEEL_STORE``, or
+            ``.millwheel``. A reader's login is enough to look.
+        pipeline: the only one to show; None: all of the store.
+        viewer: names whoever sends a request, by its headers (names in small letters), with the
+            level; None: it knows nobody.
+        everybody: level of requests that name nobody, if the application guards the pages itself.
+        mending_store: URL with the login of changes, an operator's; None: that of `store`.
+        redact: hide keys and values.
+
+    Raises:
+        UsageError: a package is missing, the address is wrong, or nothing says who may look: give
+            `viewer` or `everybody`, or set ``MILLWHEEL_UI_LOOK_TOKENS`` or
+            ``MILLWHEEL_UI_MEND_TOKENS``.
+    """
+    try:
+        from millwheel.ui.application import Options, application
+    except ImportError as error:
+        raise UsageError(NEEDS_UI) from error
+    from millwheel.store.address import StoreAddress
+    from millwheel.ui.access import Access, Level, Viewer
+    from millwheel.ui.visited_store import VisitedStore
+
+    def named(client: str, headers: Mapping[str, str]) -> Viewer | None:
+        found = None if viewer is None else viewer(headers)
+        if found is not None:
+            return Viewer(found[0], Level[found[1].upper()])
+        return None if everybody is None else Viewer("", Level[everybody.upper()])
+
+    access = Access.from_environment(host=named)
+    if viewer is None and everybody is None and not access.asks_for_password:
+        raise UsageError(
+            "nothing says who may look at the pages: give app(viewer=...) or app(everybody=...), "
+            "or set tokens in MILLWHEEL_UI_LOOK_TOKENS or MILLWHEEL_UI_MEND_TOKENS"
+        )
+    mending = None if mending_store is None else StoreAddress.parse(mending_store)
+    return application(
+        VisitedStore(StoreAddress.parse(store), mending), access, Options(pipeline, redact)
+    )

@@ -1,0 +1,196 @@
+"""Who may look at the pages, and who may mend what they show.
+
+A viewer has a level: none, look, or mend, as the roles of a pipeline (decision 61). It comes from
+
+* a token, sent as ``Authorization: Bearer TOKEN``, or as the password of basic authentication,
+  whose user name is then the name in the log of operators;
+* a header of a proxy that authenticates people, from the addresses of that proxy only;
+* nothing: everybody who reaches a loopback address, which is asked for by its own name.
+
+The environment has the tokens, since arguments are visible to all users of a machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from millwheel.errors import UsageError
+from millwheel.services.http_access import tokens_of
+
+LOOK_TOKENS = "MILLWHEEL_UI_LOOK_TOKENS"
+MEND_TOKENS = "MILLWHEEL_UI_MEND_TOKENS"
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+"""Names by which a page without tokens may be asked for. A page of a foreign site that has its
+name lead to this machine asks by that name."""
+
+NAME_CHARACTERS = 100
+"""Most characters of a viewer's name."""
+
+
+class Level(enum.IntEnum):
+    NONE = 0
+    LOOK = 1
+    MEND = 2
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Who has sent a request."""
+
+    name: str
+    """As it stands in the log of operators."""
+    level: Level
+
+
+NOBODY = Viewer("", Level.NONE)
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy that authenticates people, and names them in a header."""
+
+    addresses: tuple[IPv4Network | IPv6Network, ...]
+    header: str = "x-forwarded-user"
+    """In small letters."""
+    menders: frozenset[str] = frozenset()
+    """Names of those who may mend; the others may look."""
+
+    @classmethod
+    def parse(cls, addresses: str, header: str, menders: str) -> Proxy:
+        """Addresses and names are separated by commas. `UsageError` for a wrong address."""
+        try:
+            networks = tuple(ip_network(each.strip()) for each in addresses.split(","))
+        except ValueError as error:
+            raise UsageError(
+                f"--proxy {addresses!r}: {error}. Give addresses or networks, as in "
+                "10.0.0.7,10.1.0.0/16"
+            ) from error
+        names = frozenset(name.strip() for name in menders.split(",") if name.strip())
+        return cls(networks, header.strip().lower(), names)
+
+    def viewer(self, client: str, headers: Mapping[str, str]) -> Viewer:
+        name = headers.get(self.header, "").strip()
+        if not name or not self._is_from(client):
+            return NOBODY
+        level = Level.MEND if name in self.menders else Level.LOOK
+        return Viewer(name[:NAME_CHARACTERS], level)
+
+    def _is_from(self, client: str) -> bool:
+        try:
+            address = ip_address(client)
+        except ValueError:  # a socket of this machine has no address
+            return False
+        return any(address in network for network in self.addresses)
+
+
+Host = Callable[[str, Mapping[str, str]], Viewer | None]
+"""Takes the client's address and the headers, with names in small letters."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """The ways in; the first one that knows a viewer counts."""
+
+    everybody: Viewer = NOBODY
+    """The viewer of a request that names nobody."""
+    look_tokens: tuple[str, ...] = field(default=(), repr=False)
+    mend_tokens: tuple[str, ...] = field(default=(), repr=False)
+    proxy: Proxy | None = None
+    host: Host | None = None
+    """Asked first: an application that knows its users."""
+
+    @classmethod
+    def from_environment(
+        cls,
+        *,
+        everybody: Viewer = NOBODY,
+        proxy: Proxy | None = None,
+        host: Host | None = None,
+    ) -> Access:
+        """`UsageError` if a variable is set to nothing."""
+        look, mend = tokens_of(LOOK_TOKENS), tokens_of(MEND_TOKENS)
+        if look or mend or proxy is not None:
+            everybody = NOBODY
+        return cls(everybody, look, mend, proxy, host)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody who is not known may look."""
+        return self.everybody.level > Level.NONE
+
+    @property
+    def asks_for_password(self) -> bool:
+        return bool(self.look_tokens or self.mend_tokens)
+
+    def viewer(self, client: str, headers: Mapping[str, str]) -> Viewer:
+        """The viewer of a request. Names of headers are in small letters."""
+        found = self._named(client, headers)
+        if found.level == Level.NONE and self.is_open and asked_by_loopback_name(headers):
+            return self.everybody
+        return found
+
+    def _named(self, client: str, headers: Mapping[str, str]) -> Viewer:
+        if self.host is not None and (found := self.host(client, headers)) is not None:
+            return found
+        if self.proxy is not None:
+            found = self.proxy.viewer(client, headers)
+            if found.level > Level.NONE:
+                return found
+        return self._with_token(headers.get("authorization", ""))
+
+    def _with_token(self, authorization: str) -> Viewer:
+        scheme, _, sent = authorization.partition(" ")
+        name, token = "", sent.strip()
+        if scheme.lower() == "basic":
+            name, token = _name_and_password(token)
+        elif scheme.lower() != "bearer":
+            return NOBODY
+        may_mend, may_look = (
+            _is_one_of(token, self.mend_tokens),
+            _is_one_of(token, self.look_tokens),
+        )
+        if may_mend:
+            return Viewer(name or "token", Level.MEND)
+        return Viewer(name or "token", Level.LOOK) if may_look else NOBODY
+
+
+def asked_by_loopback_name(headers: Mapping[str, str]) -> bool:
+    host = headers.get("host", "").lower()
+    name = host[: host.rfind(":")] if host.rpartition(":")[2].isdigit() else host
+    return name in LOOPBACK_NAMES
+
+
+def is_from_another_site(headers: Mapping[str, str], *, changes: bool) -> bool:
+    """Whether a page of another origin has made a browser send this request.
+
+    A link of another site may lead here, but no other request of its pages is answered.
+    """
+    site = headers.get("sec-fetch-site")
+    if site in ("same-origin", "none"):
+        return False
+    if site is not None:
+        return changes or headers.get("sec-fetch-mode") != "navigate"
+    origin = headers.get("origin")
+    if origin is None:
+        return False  # no browser
+    return origin.partition("://")[2] != headers.get("host", "")
+
+
+def _name_and_password(sent: str) -> tuple[str, str]:
+    try:
+        name, _, password = base64.b64decode(sent, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return name[:NAME_CHARACTERS], password
+
+
+def _is_one_of(token: str, tokens: tuple[str, ...]) -> bool:
+    found = [hmac.compare_digest(token.encode(), one.encode()) for one in tokens]
+    return any(found)

@@ -1,0 +1,401 @@
+"""The pages as an ASGI application: routes, viewers, errors.
+
+::
+
+    /                                   the pipelines of the store
+    /pipelines/NAME                     the first page of a pipeline
+    /pipelines/NAME/PAGE                a further page; its query has the filters
+    /pipelines/NAME/do/VERB             GET: what a change would do; POST: do it
+    /api/...                            the figures of the same page as JSON
+    /healthz, /metrics                  of the store (`millwheel.services.store_endpoint`)
+    /static/DIGEST/NAME                 style and script
+
+All addresses are relative to the prefix under which the application is mounted. Each page is made
+in a thread, of one look at the store, which all viewers of the same second share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from millwheel.errors import MillwheelError, StoreError, UsageError
+from millwheel.services.store_endpoint import StoreAnswers, look
+from millwheel.store.console.asking import Actor
+from millwheel.store.console.inspection import Inspection
+from millwheel.ui.access import Access, Level, Viewer, is_from_another_site
+from millwheel.ui.hiding import without_secrets
+from millwheel.ui.page import Page
+from millwheel.ui.pages import OVERVIEW, PAGES
+from millwheel.ui.rendering import digest_of, render, static_files
+from millwheel.ui.security_headers import HEADERS
+from millwheel.ui.shared_looks import SharedLooks
+from millwheel.ui.verb import Desk, Verb
+from millwheel.ui.verbs import VERBS
+from millwheel.ui.visited_store import VisitedStore
+
+MOST_FORM_BYTES = 1 << 20
+"""Of a form; a record that is edited may have so many."""
+
+FOREVER = "public, max-age=31536000, immutable"
+
+CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+NEEDS_A_REASON = "say why: the reason stands in the log of operators"
+
+
+class Refused(Exception):
+    """A request that is answered with a status and a sentence."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Options:
+    pipeline: str | None = None
+    """The only pipeline that is shown; None: all of the store."""
+    redact: bool = False
+    """Hide keys and values."""
+
+
+class Site:
+    """Answers requests. Made by `application`."""
+
+    def __init__(self, store: VisitedStore, access: Access, options: Options) -> None:
+        self._store = store
+        self._access = access
+        self._options = options
+        self._looks = SharedLooks()
+        self._answers = StoreAnswers(lambda: look(store.url(), options.pipeline))
+
+    # -- pages
+
+    async def overview(self, request: Request) -> Response:
+        return await self._page(request, OVERVIEW, "")
+
+    async def page(self, request: Request) -> Response:
+        page = PAGES.get(request.path_params.get("page", ""))
+        if page is None:
+            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+        return await self._page(request, page, self._pipeline(request))
+
+    async def _page(self, request: Request, page: Page[Any], pipeline: str) -> Response:
+        viewer = self._admitted(request, Level.LOOK)
+        given = dict(parse_qsl(request.url.query))
+        filters = page.read_filters(given)
+
+        def look() -> Any:
+            kind = (page.name, pipeline, tuple(sorted(given.items())))
+            return self._looks.get(kind, lambda: self._figures(page, pipeline, filters))
+
+        figures = await run_in_threadpool(look)
+        if request.scope["path_params"].get("as_json"):
+            return _unless_same(request, msgspec.json.encode(figures), "application/json")
+        text = await run_in_threadpool(
+            render,
+            page.template,
+            {
+                **self._context(request, viewer, pipeline),
+                "page": page,
+                "filters": msgspec.to_builtins(filters),
+                "given": given,
+                "figures": figures,
+            },
+        )
+        return _unless_same(request, text.encode(), "text/html; charset=utf-8")
+
+    def _figures(self, page: Page[Any], pipeline: str, filters: Any) -> Any:
+        with self._store.inspecting() as inspection:
+            self._check(inspection, pipeline)
+            found = msgspec.to_builtins(
+                page.look(inspection, pipeline or self._options.pipeline or "", filters),
+                enc_hook=_plain,
+            )
+        return without_secrets(found) if self._options.redact else found
+
+    def _check(self, inspection: Inspection, pipeline: str) -> None:
+        if pipeline:
+            try:
+                inspection.choose(pipeline)
+            except UsageError as error:
+                raise NoSuchPipeline(str(error)) from error
+
+    # -- changes
+
+    async def foresee(self, request: Request) -> Response:
+        """Show what a change would do."""
+        viewer = self._admitted(request, Level.MEND)
+        given = dict(parse_qsl(request.url.query))
+        reason = given.pop("reason", "")
+        return await self._foreseen(request, viewer, given, "", reason)
+
+    async def carry_out(self, request: Request) -> Response:
+        viewer = self._admitted(request, Level.MEND)
+        given = await _form(request)
+        reason = given.pop("reason", "").strip()
+        if not reason:
+            return await self._foreseen(request, viewer, given, NEEDS_A_REASON)
+        verb, desk = self._verb(request)
+        try:
+            form = verb.read(given)
+            asked = await run_in_threadpool(verb.carry_out, desk, Actor(viewer.name, reason), form)
+        except UsageError as error:
+            return await self._foreseen(request, viewer, given, str(error), reason)
+        self._looks.forget()
+        structlog.get_logger().info(
+            "asked", pipeline=desk.pipeline, verb=verb.name, actor=viewer.name, batch=asked.batch
+        )
+        address = _address(request, desk.pipeline, asked.page, asked.filters)
+        return RedirectResponse(address, HTTPStatus.SEE_OTHER)
+
+    async def _foreseen(
+        self,
+        request: Request,
+        viewer: Viewer,
+        given: dict[str, str],
+        error: str,
+        reason: str = "",
+    ) -> Response:
+        verb, desk = self._verb(request)
+        foreseen = None
+        try:
+            form = verb.read(given)
+            foreseen = await run_in_threadpool(verb.foresee, desk, form)
+        except UsageError as wrong:
+            error = error or str(wrong)
+        values = {
+            **self._context(request, viewer, desk.pipeline),
+            "verb": verb,
+            "given": given,
+            "reason": reason,
+            "foreseen": foreseen,
+            "error": error,
+        }
+        text = await run_in_threadpool(render, "verb.html", values)
+        status = HTTPStatus.BAD_REQUEST if error and request.method == "POST" else HTTPStatus.OK
+        return Response(text, status, media_type="text/html")
+
+    def _verb(self, request: Request) -> tuple[Verb[Any], Desk]:
+        verb = VERBS.get(request.path_params["verb"])
+        if verb is None:
+            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+        return verb, Desk(self._store, self._pipeline(request))
+
+    # -- the rest
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in static_files():
+            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+        kind = CONTENT_TYPES[name[name.rindex(".") :]]
+        found = Response(static_files()[name], media_type=kind)
+        found.headers["cache-control"] = FOREVER
+        return found
+
+    async def probe(self, request: Request) -> Response:
+        """``/healthz`` for everybody, ``/metrics`` for those who may look."""
+        path = request.url.path.rpartition("/")[2]
+        if path != "healthz":
+            self._admitted(request, Level.LOOK)
+        found = await self._answers.answer(f"/{path}", request.headers.get("accept", ""))
+        return Response(found.body, found.status, media_type=found.content_type)
+
+    async def refuse(self, request: Request, error: Exception) -> Response:
+        """The answer to a request that failed: a page, or JSON."""
+        status, text = _refusal(error)
+        if isinstance(error, Unknown) and self._access.asks_for_password:
+            return Response(
+                text, status, {"www-authenticate": 'Basic realm="millwheel", charset="UTF-8"'}
+            )
+        if request.scope["path_params"].get("as_json"):
+            return Response(
+                msgspec.json.encode({"error": text}), status, media_type="application/json"
+            )
+        values = {
+            **self._context(request, self._viewer(request), ""),
+            "status": status,
+            "error": text,
+        }
+        return Response(render("error.html", values), status, media_type="text/html")
+
+    def _pipeline(self, request: Request) -> str:
+        pipeline: str = request.path_params["pipeline"]
+        if self._options.pipeline not in (None, pipeline):
+            raise NoSuchPipeline(
+                f"this page shows the pipeline {self._options.pipeline!r} only, not {pipeline!r}"
+            )
+        return pipeline
+
+    def _viewer(self, request: Request) -> Viewer:
+        client = request.client
+        return self._access.viewer("" if client is None else client.host, request.headers)
+
+    def _admitted(self, request: Request, level: Level) -> Viewer:
+        changes = request.method == "POST"
+        if is_from_another_site(request.headers, changes=changes):
+            raise Refused(HTTPStatus.FORBIDDEN, "a page of another site has sent this request")
+        viewer = self._viewer(request)
+        if viewer.level == Level.NONE:
+            raise Unknown("this page needs to know who asks")
+        if viewer.level < level:
+            raise Refused(
+                HTTPStatus.FORBIDDEN,
+                f"{viewer.name or 'you'} may look, and not change anything. {HOW_TO_MEND}",
+            )
+        return viewer
+
+    def _context(self, request: Request, viewer: Viewer, pipeline: str) -> dict[str, Any]:
+        root = request.scope.get("root_path", "")
+
+        def address(page: str = "", of: str = pipeline, **filters: Any) -> str:
+            return _address(request, of, page, filters)
+
+        return {
+            "address": address,
+            "static": lambda name: f"{root}/static/{digest_of(name)}/{name}",
+            "home": f"{root}/",
+            "pages": list(PAGES.values()),
+            "pipeline": pipeline,
+            "viewer": viewer,
+            "may_mend": viewer.level >= Level.MEND,
+            "page": None,
+        }
+
+
+HOW_TO_MEND = (
+    "Changes need the level mend: a token of MILLWHEEL_UI_MEND_TOKENS, a name of --menders, or "
+    "--mend for everybody on this machine"
+)
+
+
+class NoSuchPipeline(UsageError):
+    pass
+
+
+class Unknown(Exception):
+    """A request of somebody who may not look."""
+
+
+def application(store: VisitedStore, access: Access, options: Options) -> Starlette:
+    """The pages of a store.
+
+    Args:
+        store: stays open after the application; its maker closes it.
+    """
+    site = Site(store, access, options)
+    routes = []
+    for prefix, as_json in (("", False), ("/api", True)):
+        for path, answer in (
+            ("/", site.overview),
+            ("/pipelines/{pipeline}", site.page),
+            ("/pipelines/{pipeline}/{page}", site.page),
+        ):
+            routes.append(Route(prefix + path, _guarded(site, answer, as_json=as_json)))
+    change = "/pipelines/{pipeline}/do/{verb}"
+    routes += [
+        Route(change, _guarded(site, site.foresee), methods=["GET"]),
+        Route(change, _guarded(site, site.carry_out), methods=["POST"]),
+        Route("/healthz", _guarded(site, site.probe)),
+        Route("/metrics", _guarded(site, site.probe)),
+        Route("/static/{digest}/{name}", _guarded(site, site.static)),
+        Route("/{rest:path}", _guarded(site, _nowhere)),
+    ]
+    return Starlette(routes=routes)
+
+
+async def _nowhere(request: Request) -> Response:
+    raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+
+
+Answer = Callable[[Request], Any]
+
+
+def _guarded(site: Site, answer: Answer, *, as_json: bool = False) -> Answer:
+    """An endpoint that has the headers of all answers, and an answer for each error."""
+
+    async def guarded(request: Request) -> Response:
+        request.scope["path_params"]["as_json"] = as_json
+        try:
+            found: Response = await answer(request)
+        except Exception as error:
+            found = await site.refuse(request, error)
+        for name, value in HEADERS.items():
+            found.headers.setdefault(name, value)
+        found.headers.setdefault("cache-control", "no-store")
+        return found
+
+    return guarded
+
+
+def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
+    if isinstance(error, Refused):
+        return error.status, str(error)
+    if isinstance(error, Unknown):
+        return HTTPStatus.UNAUTHORIZED, str(error)
+    if isinstance(error, NoSuchPipeline):
+        return HTTPStatus.NOT_FOUND, str(error)
+    if isinstance(error, UsageError):
+        return HTTPStatus.BAD_REQUEST, str(error)
+    if isinstance(error, StoreError | MillwheelError):
+        return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+    structlog.get_logger().error("page_failed", exc_info=error)
+    text = f"this is a bug of millwheel: {type(error).__name__}. The log of the page has more"
+    return HTTPStatus.INTERNAL_SERVER_ERROR, text
+
+
+def _address(request: Request, pipeline: str, page: str, filters: Mapping[str, Any]) -> str:
+    root = request.scope.get("root_path", "")
+    path = f"{root}/pipelines/{quote(pipeline, safe='')}" + (f"/{page}" if page else "")
+    given = {name: value for name, value in filters.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _unless_same(request: Request, body: bytes, content_type: str) -> Response:
+    """304 if the browser has this body already."""
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    headers = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return Response(body, headers=headers, media_type=content_type)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form. `Refused` if it is too large, or no form."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send a form, not {kind or 'nothing'}")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_FORM_BYTES:
+            raise Refused(
+                HTTPStatus.CONTENT_TOO_LARGE
+                if hasattr(HTTPStatus, "CONTENT_TOO_LARGE")
+                else HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the form has more than {MOST_FORM_BYTES:,} bytes",
+            )
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body)))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """A value that msgspec does not know: JSON of the store, or a tuple with names."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
+    raise NotImplementedError

@@ -1,0 +1,14 @@
+"""The pages, in the order of the navigation; a further one is a row here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.ui.page import Page
+from millwheel.ui.pages.operator_log import LOG
+from millwheel.ui.pages.overview import OVERVIEW
+from millwheel.ui.pages.steps import STEPS
+
+PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, LOG)}
+
+__all__ = ["OVERVIEW", "PAGES"]

@@ -1,0 +1,101 @@
+"""A change that a viewer may ask for: what it would do first, then the request with a reason.
+
+Changes go the way of the commands: requests to the owners of keys, or operations that are noted in
+the log of operators (decision 59).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from millwheel.errors import UsageError
+from millwheel.store.console.asking import Actor, Asking
+from millwheel.store.console.inspection import Inspection
+from millwheel.ui.visited_store import VisitedStore
+
+FORM = TypeVar("FORM", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where a verb finds the pipeline that it changes."""
+
+    _store: VisitedStore
+    pipeline: str
+
+    @property
+    def url(self) -> str:
+        """Of the login that changes."""
+        return self._store.mending_url()
+
+    def asking(self) -> AbstractContextManager[Asking]:
+        """A transaction for requests."""
+        return self._store.asking(self.pipeline)
+
+    @contextmanager
+    def asking_owners(self) -> Iterator[Asking]:
+        """As `asking`; `UsageError` if the keys have no owners that can be asked."""
+        with self.inspecting() as inspection:
+            inspection.require_owners(self.pipeline)
+        with self.asking() as asking:
+            yield asking
+
+    def inspecting(self) -> AbstractContextManager[Inspection]:
+        return self._store.inspecting()
+
+
+@dataclass(frozen=True)
+class FormField:
+    """A field as it is shown."""
+
+    label: str
+    kind: Literal["text", "lines", "number", "check"] = "text"
+    hint: str = ""
+
+
+class Foreseen(NamedTuple):
+    """What a change would do now."""
+
+    lines: list[str]
+    is_possible: bool = True
+    """Whether there is anything to do."""
+
+
+class Asked(NamedTuple):
+    """What was asked for, and the page that shows how it goes."""
+
+    batch: int | None
+    page: str = "log"
+    filters: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Verb(Generic[FORM]):
+    name: str
+    """In addresses."""
+    title: str
+    form: type[FORM]
+    foresee: Callable[[Desk, FORM], Foreseen]
+    carry_out: Callable[[Desk, Actor, FORM], Asked]
+    """Both run in a thread; `UsageError` says what is wrong with the form."""
+    labels: Mapping[str, FormField] = field(default_factory=dict)
+    """By the form's fields."""
+    is_final: bool = False
+    """Whether it cannot be undone."""
+
+    def read(self, given: Mapping[str, str]) -> FORM:
+        """The form of what a viewer has sent. `UsageError` if it is wrong."""
+        known = self.form.__struct_fields__
+        unknown = sorted(given.keys() - set(known))
+        if unknown:
+            raise UsageError(f"{self.title} takes no {unknown[0]!r}, but: {', '.join(known)}")
+        values = {name: value for name, value in given.items() if value != ""}
+        try:
+            return msgspec.convert(values, self.form, strict=False)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"a field is missing or wrong: {error}") from error

@@ -1,0 +1,51 @@
+"""Pause and resume injectors."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel.store.console.administration import pause
+from millwheel.store.console.asking import Actor
+from millwheel.ui.verb import Asked, Desk, Foreseen, FormField, Verb
+
+
+class Injector(msgspec.Struct, frozen=True):
+    step: str | None = None
+    """None: all injectors."""
+
+
+STEP = {"step": FormField("injector", hint="leave empty for all injectors of the pipeline")}
+
+
+def _foresee(desk: Desk, form: Injector, *, paused: bool) -> Foreseen:
+    with desk.inspecting() as inspection:
+        status = inspection.status(desk.pipeline)
+    known = [one for one in status.computations if one.kind == "injector"]
+    asked = [one for one in known if form.step in (None, one.name)]
+    changed = [one.label or one.name for one in asked if one.paused != paused]
+    if not changed:
+        return Foreseen(
+            [f"nothing would change: {'paused' if paused else 'running'} already"], False
+        )
+    rest = (
+        "Records that were read are processed; their low watermarks stand still until you resume."
+        if paused
+        else "They read on from where they stopped."
+    )
+    return Foreseen([f"{'pauses' if paused else 'resumes'} {', '.join(changed)}", rest])
+
+
+def _verb(name: str, title: str, *, paused: bool) -> Verb[Injector]:
+    def foresee(desk: Desk, form: Injector) -> Foreseen:
+        return _foresee(desk, form, paused=paused)
+
+    def carry_out(desk: Desk, actor: Actor, form: Injector) -> Asked:
+        names = [] if form.step is None else [form.step]
+        pause(desk.url, desk.pipeline, names, paused=paused, actor=actor)
+        return Asked(None)
+
+    return Verb(name, title, Injector, foresee, carry_out, STEP)
+
+
+PAUSE = _verb("pause", "Pause injectors", paused=True)
+RESUME = _verb("resume", "Resume injectors", paused=False)
