@@ -69,7 +69,10 @@ def svg(graph: Graph) -> str:
     pieces = [_piece(box) for box in picture.boxes]
     placed = place(pieces, [line_of(arrow) for arrow in picture.arrows])
     body = [
-        *(arrow_svg(*each) for each in zip(picture.arrows, placed.routes, placed.labels, strict=True)),
+        *(
+            arrow_svg(*each)
+            for each in zip(picture.arrows, placed.routes, placed.labels, strict=True)
+        ),
         *(_box(box, placed.boxes[box.name]) for box in picture.boxes),
     ]
     return _document(f"pipeline {picture.name}", placed.width, placed.height, body)

@@ -39,6 +39,7 @@ from millwheel.ui.access import Access, Level, Viewer, is_from_another_site
 from millwheel.ui.hiding import without_secrets
 from millwheel.ui.page import Page
 from millwheel.ui.pages import OVERVIEW, PAGES
+from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.rendering import digest_of, render, static_files
 from millwheel.ui.security_headers import HEADERS
 from millwheel.ui.shared_looks import SharedLooks
@@ -80,6 +81,7 @@ class Site:
         self._access = access
         self._options = options
         self._looks = SharedLooks()
+        self._rates = RateHistory()
         self._answers = StoreAnswers(lambda: look(store.url(), options.pipeline))
 
     # -- pages
@@ -121,10 +123,10 @@ class Site:
     def _figures(self, page: Page[Any], pipeline: str, filters: Any) -> Any:
         with self._store.inspecting() as inspection:
             self._check(inspection, pipeline)
-            found = msgspec.to_builtins(
-                page.look(inspection, pipeline or self._options.pipeline or "", filters),
-                enc_hook=_plain,
-            )
+            looked = page.look(inspection, pipeline or self._options.pipeline or "", filters)
+        if page.remember is not None:
+            looked = page.remember(looked, self._rates)
+        found = msgspec.to_builtins(looked, enc_hook=_plain)
         return without_secrets(found) if self._options.redact else found
 
     def _check(self, inspection: Inspection, pipeline: str) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from millwheel.errors import UsageError
 from millwheel.store.console.inspection import Inspection
+from millwheel.ui.rate_history import RateHistory
 
 FILTERS = TypeVar("FILTERS", bound=msgspec.Struct)
 
@@ -36,6 +37,8 @@ class Page(Generic[FILTERS]):
     filters: type[FILTERS] = NoFilters  # type: ignore[assignment]
     live: bool = True
     """Whether a page that is open looks again each second."""
+    remember: Callable[[Any, RateHistory], Any] | None = None
+    """Notes rates of figures, and returns the figures with those of former looks."""
     figures: Mapping[str, str] = field(default_factory=dict)
     """What the fields of the figures mean, for the reference."""
 

@@ -13,8 +13,10 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from millwheel.core.quantities import byte_text, count_of, duration
+from millwheel.core.quantities import byte_text, count_of, duration, short_duration
 from millwheel.store.console.inspection import BEGIN_OF_TIME, END_OF_TIME
+from millwheel.ui.live_graph import live_graph
+from millwheel.ui.sparkline import sparkline
 
 SHOWN_CHARACTERS = 4_000
 """Of a text; the rest is in the JSON."""
@@ -57,10 +59,13 @@ def environment() -> Environment:
         count_of=count_of,
         duration=lambda seconds: "unknown" if seconds is None else duration(seconds),
         json=json_text,
+        live_graph=live_graph,
         moment=moment,
         percent=lambda share: f"{share:.0%}",
         rate=rate,
+        short_duration=short_duration,
         shown=shown,
+        sparkline=sparkline,
     )
     return made
 

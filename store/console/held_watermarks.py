@@ -20,8 +20,6 @@ from millwheel.store.console.inspection import (
     PipelineStatus,
     time_text,
 )
-from millwheel.store.console.one_key import FIRST_PAGE
-from millwheel.store.console.snapshot import iso_text
 from millwheel.store.postgres.statements import Statements
 
 RootKind = Literal[
@@ -136,43 +134,32 @@ def _root(inspection: Inspection, status: PipelineStatus, step: str, holder: Hol
 
 
 def _with_timer(inspection: Inspection, pipeline: str, step: str, holder: Holder) -> Root:
-    """The timer or hold of the key that holds at this time."""
     kind: Literal["timer", "hold"] = "hold" if holder.kind == "state" else "timer"
-    wanted = "hold" if kind == "hold" else "watermark"
-    rows = _of_key(inspection, pipeline, "key_timers", step, holder.key)
-    fitting = [
-        (tag, due)
-        for of, tag, due, hold, _, _ in rows
-        if of == wanted and iso_text(hold) == holder.at
-    ]
-    tag, due = fitting[0] if fitting else ("", None)
+    stored = "hold" if kind == "hold" else "watermark"
+    rows = _of_key(inspection, pipeline, "holding_timer", step, holder.key, kind=stored)
+    tag, due = rows[0] if rows else ("", None)
     return Root(
         kind=kind,
         step=step,
         what=holder.what,
         key=holder.key,
         tag=tag,
-        due=None if kind == "hold" else iso_text(due),
+        due=None if kind == "hold" or due is None else time_text(due),
         is_owned=_is_owned(inspection, pipeline, step, holder.key),
     )
 
 
 def _is_owned(inspection: Inspection, pipeline: str, step: str, key: Any) -> bool:
-    return any(
-        owner is not None and is_alive
-        for _, owner, is_alive in _of_key(inspection, pipeline, "key_interval_of", step, key)
-    )
+    ((is_owned,),) = _of_key(inspection, pipeline, "slot_is_owned", step, key)
+    return bool(is_owned)
 
 
 def _of_key(
-    inspection: Inspection, pipeline: str, name: str, step: str, key: Any
+    inspection: Inspection, pipeline: str, statement: str, step: str, key: Any, **params: str
 ) -> list[tuple[Any, ...]]:
-    """The rows of a statement about one key, without the state of the key."""
-    text, slot = encode_key(key)
-    names = {"micros_to_time": "micros_to_time"} if name == "key_timers" else {}
-    params = {"computation": step, "key": text.decode(), "slot": slot, **FIRST_PAGE._asdict()}
-    statement = Statements(pipeline).get(name, **names)
-    return inspection.connection.execute(statement, params).fetchall()
+    text, slot = encode_key(tuple(key) if isinstance(key, list) else key)
+    given = {"computation": step, "key": text.decode(), "slot": slot, **params}
+    return inspection.connection.execute(Statements(pipeline).get(statement), given).fetchall()
 
 
 def due_next(inspection: Inspection, pipeline: str, step: str) -> DueNext:
@@ -184,7 +171,12 @@ def due_next(inspection: Inspection, pipeline: str, step: str) -> DueNext:
     return DueNext(
         [
             DueTimers(
-                time_text(due), timers, msgspec.json.decode(key), tag, _begin(tag), time_text(set_at)
+                time_text(due),
+                timers,
+                msgspec.json.decode(key),
+                tag,
+                _begin(tag),
+                time_text(set_at),
             )
             for due, timers, key, tag, set_at, _ in rows
         ],

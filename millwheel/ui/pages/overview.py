@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from millwheel.store.console.inspection import END_OF_TIME, Inspection, PipelineStatus
 from millwheel.ui.page import NoFilters, Page
+from millwheel.ui.pages.steps import whole_rate
+from millwheel.ui.rate_history import WHOLE, RateHistory, RatePoint
 
 SILENT_SECONDS = 300.0
 """A low watermark that stands still for longer is worth a word (the alert
@@ -38,6 +42,8 @@ class PipelineHealth(msgspec.Struct, frozen=True, kw_only=True):
 class StoreHealth(msgspec.Struct, frozen=True):
     at: str
     pipelines: list[PipelineHealth]
+    rates: dict[str, list[RatePoint]] = {}
+    """Records per second that viewers have seen of late, by pipeline."""
 
 
 def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StoreHealth:
@@ -48,10 +54,9 @@ def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StoreHeal
 
 def _health(status: PipelineStatus) -> PipelineHealth:
     each = status.computations
-    rates = [one.per_second for one in each if one.per_second is not None]
     return PipelineHealth(
         name=status.name,
-        per_second=sum(rates) if rates else None,
+        per_second=whole_rate(each),
         lag_seconds=max(
             (one.lag_seconds for one in each if one.lag_seconds is not None), default=None
         ),
@@ -118,4 +123,16 @@ def _troubles(status: PipelineStatus) -> list[Trouble]:
     return found
 
 
-OVERVIEW: Page[NoFilters] = Page("", "All pipelines", "How is it?", "overview.html", look)
+def remember(figures: StoreHealth, history: RateHistory) -> StoreHealth:
+    if not figures.at:
+        return figures
+    at = datetime.fromisoformat(figures.at).timestamp()
+    for one in figures.pipelines:
+        history.note(one.name, at, {WHOLE: one.per_second})
+    rates = {one.name: history.of(one.name, WHOLE, at) for one in figures.pipelines}
+    return msgspec.structs.replace(figures, rates=rates)
+
+
+OVERVIEW: Page[NoFilters] = Page(
+    "", "All pipelines", "How is it?", "overview.html", look, remember=remember
+)
