@@ -7,6 +7,7 @@ from typing import Any
 
 from millwheel.graph.labels import described_sink_name, free_name, label_of, users_stream
 from millwheel.graph.picture import Arrow, Box, BoxKind, GraphPicture
+from millwheel.graph.relays import BundleDelivery
 
 Description = Mapping[str, Any]
 """Of a node, as `millwheel.graph.node.Node.describe` makes it."""
@@ -54,7 +55,7 @@ def _is_sink(description: Description) -> bool:
     """Whether the engine has added the step for a sink."""
     if description.get("kind") == "relay":
         return any(description.get("sinks", {}).values())
-    return str(description.get("class", "")).endswith(".BundleDelivery")
+    return description.get("class") == BundleDelivery.__qualname__
 
 
 def _sinks(description: Description) -> Iterator[tuple[str, Description]]:

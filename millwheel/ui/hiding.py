@@ -34,7 +34,9 @@ HIDDEN_VALUES = frozenset(
 HIDDEN_KEYS = frozenset({"key", "oldest_key"})
 
 HIDDEN_TEXTS = frozenset({"what", "root"})
-"""Texts of which a part is a key."""
+"""Texts of which a part is a key, or a statement of another session."""
+
+STATEMENT_FOLLOWS = "waits for the open transaction of "
 
 
 def without_secrets(figures: Any) -> Any:
@@ -62,7 +64,12 @@ def _key(value: Any) -> str:
 
 
 def _text(value: Any) -> Any:
-    return hidden(str(value)) if isinstance(value, str) and value.startswith("key ") else value
+    if not isinstance(value, str):
+        return value
+    if value.startswith("key "):
+        return hidden(value)
+    before, follows, statement = value.partition(STATEMENT_FOLLOWS)
+    return f"{before}{follows}{VALUE}" if statement else value
 
 
 _HIDES: dict[str, Callable[[Any], Any]] = {

@@ -19,7 +19,6 @@ from millwheel.graph.picture import Arrow, Box
 from millwheel.graph.svg import (
     CORNERS,
     LARGE,
-    MOST_LETTERS,
     PADDING,
     SMALL,
     arrow_svg,
@@ -33,9 +32,12 @@ Figures = Mapping[str, Any]
 
 STEP_HEIGHT = 70
 SINK_HEIGHT = 44
-LEAST_WIDTH = text_width("0" * MOST_LETTERS, SMALL) + 2 * PADDING
+LEAST_WIDTH = text_width("0" * 30, SMALL) + 2 * PADDING
 """Figures change, and the places of boxes should not."""
 KEPT_LAYOUTS = 32
+
+IN_COMMITS = "written in its commits"
+"""Of a sink that is no step."""
 
 
 def live_graph(figures: Figures, address: Callable[..., str]) -> Markup:
@@ -46,14 +48,14 @@ def live_graph(figures: Figures, address: Callable[..., str]) -> Markup:
     """
     boxes = tuple(Box(**box) for box in figures["boxes"])
     arrows = tuple(Arrow(**arrow) for arrow in figures["arrows"])
-    placed = _placed(boxes, arrows)
     steps = {one["name"]: one for one in figures["computations"]}
+    placed = _placed(boxes, arrows, frozenset(steps))
     parts = [arrow_svg(*each) for each in zip(arrows, placed.routes, placed.labels, strict=True)]
     for box in boxes:
         at = placed.boxes[box.name]
         step = steps.get(box.name)
         if step is None:
-            parts.append(_drawn(box, at, _plain_lines(box, figures), []))
+            parts.append(_drawn(box, at, [IN_COMMITS], []))
             continue
         lines = _lines(step, figures)
         marks = figures["marks"].get(box.name, [])
@@ -71,12 +73,12 @@ def live_graph(figures: Figures, address: Callable[..., str]) -> Markup:
 
 
 @lru_cache(maxsize=KEPT_LAYOUTS)
-def _placed(boxes: tuple[Box, ...], arrows: tuple[Arrow, ...]) -> Placed:
+def _placed(boxes: tuple[Box, ...], arrows: tuple[Arrow, ...], steps: frozenset[str]) -> Placed:
     pieces = [
         Piece(
             box.name,
             max(text_width(fitting(box.title), LARGE) + 2 * PADDING, LEAST_WIDTH),
-            SINK_HEIGHT if box.detail else STEP_HEIGHT,
+            STEP_HEIGHT if box.name in steps else SINK_HEIGHT,
         )
         for box in boxes
     ]
@@ -138,10 +140,6 @@ def _lines(step: Figures, figures: Figures) -> list[str]:
     if step["low_watermark"] == "infinity":
         second[0] = "event time has ended"
     return [" · ".join(part for part in line if part) for line in (first, second)]
-
-
-def _plain_lines(box: Box, figures: Figures) -> list[str]:
-    return [f"{box.detail}, in its writer's commit"] if box.detail else []
 
 
 def _rate(per_second: float) -> str:

@@ -17,7 +17,13 @@ from millwheel.store.console.held_watermarks import Root, RootKind
 USUAL_SECONDS = 5.0
 """Records on their way hold a low watermark for less than this, as a rule."""
 
+USUAL = (
+    "It has held for a moment only, as each record on its way does: if the next look shows another "
+    "one, there is nothing to do."
+)
+
 INCIDENTS = {
+    "commits-wait": "Commits wait",
     "loop-blocked": "The event loop is blocked",
     "poison-key": "A key is poison",
     "results-late": "Results are late",
@@ -42,9 +48,18 @@ class Cure(msgspec.Struct, frozen=True):
     filters: dict[str, str]
 
 
+class Obstacle(msgspec.Struct, frozen=True):
+    """Something that stops a worker, and so comes first."""
+
+    text: str
+    detail: str
+    """It may quote a key or a statement."""
+
+
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     advice: list[str]
     """Sentences."""
+    first: list[Obstacle] = []
     commands: list[Command] = []
     cures: list[Cure] = []
     incident: str
@@ -85,18 +100,23 @@ def remedy_for(root: Root, facts: Facts) -> Remedy:
             commands=[Command("millwheel worker MODULE:PIPELINE")],
         )
     found = _MADE[root.kind](root, facts) if root.is_owned else _unowned(root, facts)
-    said: list[str] = []
-    if facts.blocked_by is not None:
-        said.append(f"First: user code blocks the event loop of a worker: {facts.blocked_by}.")
-    if facts.waits is not None:
-        said.append(f"First: a worker waits for the store: {facts.waits}.")
+    first = _obstacles(facts)
+    advice = found.advice
     is_usual = facts.age_seconds is not None and facts.age_seconds < USUAL_SECONDS
-    if is_usual and root.kind in ("record", "row", "timer") and not said:
-        said.append(
-            "It has held for a moment only, as each record on its way does: if the next look shows "
-            "another one, there is nothing to do."
-        )
-    return msgspec.structs.replace(found, advice=[*said, *found.advice])
+    if is_usual and root.kind in ("record", "row", "timer") and not first:
+        advice = [USUAL, *advice]
+    return msgspec.structs.replace(found, advice=advice, first=first)
+
+
+def _obstacles(facts: Facts) -> list[Obstacle]:
+    found: list[Obstacle] = []
+    if facts.blocked_by is not None:
+        text = f"User code blocks the event loop of a worker ({INCIDENTS['loop-blocked']}):"
+        found.append(Obstacle(text, facts.blocked_by))
+    if facts.waits is not None:
+        text = f"A worker waits for the store ({INCIDENTS['commits-wait']}):"
+        found.append(Obstacle(text, facts.waits))
+    return found
 
 
 def _remedy(

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import msgspec
 
 from millwheel.core.codec import encode_key
-from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.store.console.inspection import (
     END_OF_TIME,
     Holder,
@@ -82,6 +81,8 @@ class DueTimers(msgspec.Struct, frozen=True):
     tag: str
     window_from: str | None
     """The window of that one begins then; None: its tag is not a window's."""
+    window_to: str | None
+    """The window ends then, exclusive: its timer is due at its last microsecond."""
     set_at: str
 
 
@@ -168,23 +169,17 @@ def due_next(inspection: Inspection, pipeline: str, step: str) -> DueNext:
         Statements(pipeline).get("soonest_timers"),
         {"computation": step, "read": DUE_READ, "limit": DUE_SHOWN},
     ).fetchall()
-    return DueNext(
-        [
-            DueTimers(
-                time_text(due),
-                timers,
-                msgspec.json.decode(key),
-                tag,
-                _begin(tag),
-                time_text(set_at),
-            )
-            for due, timers, key, tag, set_at, _ in rows
-        ],
-        int(rows[0][-1]) if rows else 0,
+    return DueNext([_due(*row[:-1]) for row in rows], int(rows[0][-1]) if rows else 0)
+
+
+def _due(due: int, timers: int, key: str, tag: str, set_at: int) -> DueTimers:
+    is_window = WINDOW_TAG.match(tag) is not None and int(tag) <= due
+    return DueTimers(
+        due=time_text(due),
+        timers=timers,
+        key=msgspec.json.decode(key),
+        tag=tag,
+        window_from=time_text(int(tag)) if is_window else None,
+        window_to=time_text(due + 1) if is_window else None,
+        set_at=time_text(set_at),
     )
-
-
-def _begin(tag: str) -> str | None:
-    if WINDOW_TAG.match(tag) is None or not MIN_TIME < int(tag) < MAX_TIME:
-        return None
-    return from_micros(int(tag)).isoformat()

@@ -106,7 +106,8 @@ def _chosen(status: PipelineStatus, given: str | None) -> ComputationStatus | No
     if not status.computations:
         return None
     if given is None:
-        return max(status.computations, key=_behindness)
+        # Of several with the same low watermark the last one, whose way to the root is longest.
+        return max(reversed(status.computations), key=_behindness)
     for one in status.computations:
         if given in (one.name, one.label):
             return one
