@@ -65,7 +65,7 @@ def _key(value: Any) -> str:
 
 def _text(value: Any) -> Any:
     if not isinstance(value, str):
-        return value
+        return without_secrets(value)
     if value.startswith("key "):
         return hidden(value)
     before, follows, statement = value.partition(STATEMENT_FOLLOWS)

@@ -22,7 +22,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
     text: str
     """It quotes no key and no value."""
-    detail: str = ""
+    detail: str | None = None
     """More of it, which may."""
     page: str | None = None
     """None: no page has more."""
