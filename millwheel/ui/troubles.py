@@ -100,8 +100,7 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
     if one.parked.keys:
         yield Trouble(
             f"{count_of(one.parked.keys, 'key')} of {name} parked for up to "
-            f"{duration(one.parked.seconds)}; {count_of(one.parked.records, 'record')} wait in "
-            "them",
+            f"{duration(one.parked.seconds)}, with {count_of(one.parked.records, 'record')} waiting",
             page="letters",
             filters=of,
         )
@@ -118,7 +117,7 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
     if (holder.age_seconds or 0.0) > SILENT_SECONDS:
         held = [other.holder for other in status.computations if other.holder is not None]
         behind = sum(one.name in other.path[1:] for other in held)
-        waiting = f", and {count_of(behind, 'step')} wait for it" if behind else ""
+        waiting = f", with {count_of(behind, 'step')} behind it" if behind else ""
         yield Trouble(
             f"the low watermark of {name} is held for {duration(holder.age_seconds or 0.0)}"
             f"{waiting}",

@@ -59,8 +59,7 @@ async def root(postgres: PostgresSite) -> tuple[list[str], str, float]:
 
 
 async def test_a_timer_that_is_due(owner: Owner, pages: SeenPages, postgres: PostgresSite) -> None:
-    commit_of = {"timers": [owner.timer(STRANGE, START + 5, "alarm")]}
-    await held(owner, **commit_of)
+    await held(owner, timers=[owner.timer(STRANGE, START + 5, "alarm")])
     path, what, age = await root(postgres)
     found = pages.json(LATE, step="count")
     assert [one["name"] for one in found["path"]] == path == ["count"]
@@ -120,8 +119,10 @@ async def test_a_parked_key_leads_to_its_letter(
 
 async def test_a_row_that_is_not_acknowledged(owner: Owner, pages: SeenPages) -> None:
     position = msgspec.json.encode({"held_by": 12, "since": START})
-    ahead = {"input_watermark": AHEAD, "low_watermark": AHEAD, "position": position}
-    await owner.write(owner.commit(owner.injector, **ahead))
+    commit = owner.commit(
+        owner.injector, input_watermark=AHEAD, low_watermark=AHEAD, position=position
+    )
+    await owner.write(commit)
     found = pages.json(LATE, step="lines")
     assert (found["root"]["kind"], found["root"]["row"]) == ("row", "12")
     assert found["root"]["source"] == "file lines.txt"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import datetime
 
 import msgspec
@@ -13,7 +13,6 @@ from millwheel.graph.stored_picture import stored_picture
 from millwheel.store.console.inspection import (
     ComputationStatus,
     Inspection,
-    PipelineStatus,
     SinkStatus,
     SourceStatus,
     SparkQueryStatus,
@@ -100,8 +99,10 @@ def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StandingS
         marks={
             one.name: found for one in status.computations if (found := _marks(one, themselves))
         },
-        sources=_left(status),
-        sinks=_undelivered(status.sinks),
+        sources=sources_left(
+            status.sources, {one.name for one in status.computations if one.paused}
+        ),
+        sinks=undelivered(status.sinks),
         boxes=list(picture.boxes),
         arrows=list(picture.arrows),
     )
@@ -159,15 +160,15 @@ def _marks(one: ComputationStatus, themselves: Mapping[str, str]) -> list[str]:
     return marks + ([f"{count_of(one.parked.keys, 'key')} parked"] if one.parked.keys else [])
 
 
-def _left(status: PipelineStatus) -> list[SourceLeft]:
+def sources_left(sources: Iterable[SourceStatus], paused: Container[str]) -> list[SourceLeft]:
+    """What is left to read, by injector."""
     by_step: dict[str, list[SourceStatus]] = {}
-    for source in status.sources:
+    for source in sources:
         by_step.setdefault(source.computation, []).append(source)
-    paused = {one.name for one in status.computations if one.paused}
-    return [_left_of(step, parts, paused) for step, parts in by_step.items()]
+    return [_left_of(step, parts, is_paused=step in paused) for step, parts in by_step.items()]
 
 
-def _left_of(step: str, parts: list[SourceStatus], paused: set[str]) -> SourceLeft:
+def _left_of(step: str, parts: list[SourceStatus], *, is_paused: bool) -> SourceLeft:
     flows = [one.flow for one in parts if one.flow is not None]
     is_known = len(flows) == len(parts)
     rows = [flow.lag_rows for flow in flows]
@@ -177,7 +178,7 @@ def _left_of(step: str, parts: list[SourceStatus], paused: set[str]) -> SourceLe
         step,
         len(parts),
         sum(one.ended for one in parts),
-        step in paused,
+        is_paused,
         _sum(rows) if is_known else None,
         _sum(sizes) if is_known else None,
         max(seconds, default=None),
@@ -190,7 +191,8 @@ def _sum(numbers: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(numbers) else None
 
 
-def _undelivered(sinks: list[SinkStatus]) -> list[Undelivered]:
+def undelivered(sinks: Iterable[SinkStatus]) -> list[Undelivered]:
+    """What sinks outside the store have not got yet, by step."""
     by_step: dict[str, list[SinkStatus]] = {}
     for sink in sinks:
         by_step.setdefault(sink.computation, []).append(sink)
