@@ -100,7 +100,8 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
     if one.parked.keys:
         yield Trouble(
             f"{count_of(one.parked.keys, 'key')} of {name} parked for up to "
-            f"{duration(one.parked.seconds)}, with {count_of(one.parked.records, 'record')} waiting",
+            f"{duration(one.parked.seconds)}, "
+            f"with {count_of(one.parked.records, 'record')} waiting",
             page="letters",
             filters=of,
         )
