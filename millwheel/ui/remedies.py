@@ -86,6 +86,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that the root's injector has not read; None: not known."""
 
 
+START_A_WORKER = Command("millwheel worker MODULE:PIPELINE")
+
 Make = Callable[[Root, Facts], Remedy]
 
 
@@ -97,7 +99,7 @@ def remedy_for(root: Root, facts: Facts) -> Remedy:
         return _remedy(
             "worker-gone",
             "No worker runs this pipeline, so nothing moves. Start one.",
-            commands=[Command("millwheel worker MODULE:PIPELINE")],
+            commands=[START_A_WORKER],
         )
     found = _MADE[root.kind](root, facts) if root.is_owned else _unowned(root, facts)
     first = _obstacles(facts)
@@ -154,7 +156,7 @@ def _unowned(root: Root, facts: Facts) -> Remedy:
         "none does, start another worker.",
         commands=[
             Command(f"millwheel intervals list --pipeline {facts.pipeline}"),
-            Command("millwheel worker MODULE:PIPELINE"),
+            START_A_WORKER,
         ],
     )
 
@@ -226,7 +228,11 @@ def _paused(root: Root, facts: Facts) -> Remedy:
         "results-late",
         f"{_named(root.step, facts)} is paused: it reads nothing, so event time stands still. "
         "Resume it; the log has who paused it, and why.",
-        commands=[Command(f"millwheel resume {facts.pipeline} {root.step}")],
+        *([] if facts.has_worker else ["No worker runs this pipeline either: start one as well."]),
+        commands=[
+            Command(f"millwheel resume {facts.pipeline} {root.step}"),
+            *([] if facts.has_worker else [START_A_WORKER]),
+        ],
         cures=[Cure("resume", f"Resume {_named(root.step, facts)}", {"step": root.step})],
     )
 
@@ -255,7 +261,7 @@ def _source(root: Root, facts: Facts) -> Remedy:
             "results-late",
             f"{name} has read its input to the end, and its workers wait for more. If none will "
             "come, start them without --keep-open: then event time ends, and all windows close.",
-            commands=[Command("millwheel worker MODULE:PIPELINE")],
+            commands=[START_A_WORKER],
         )
     if facts.rows_left:
         return _remedy(

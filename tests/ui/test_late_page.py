@@ -238,6 +238,15 @@ def test_what_to_do_about_the_newest_time_of_a_source(facts: dict[str, Any], say
     assert says in " ".join(found.advice)
 
 
+def test_a_paused_injector_without_a_worker_needs_both() -> None:
+    root = Root(kind="paused", step="lines", what="")
+    found = remedy_for(root, msgspec.structs.replace(FACTS, has_worker=False))
+    assert [one.command for one in found.commands] == [
+        "millwheel resume wheel lines", "millwheel worker MODULE:PIPELINE",
+    ]  # fmt: skip
+    assert [one.verb for one in found.cures] == ["resume"]
+
+
 def test_a_moment_is_nothing_to_mend() -> None:
     root = Root(kind="record", step="count", what="", key=7)
     usual = remedy_for(root, msgspec.structs.replace(FACTS, age_seconds=0.4))
