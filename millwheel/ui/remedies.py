@@ -207,7 +207,7 @@ def _parked(root: Root, facts: Facts) -> Remedy:
             Command(f"millwheel dead-letters show {letter} --pipeline {facts.pipeline}"),
             Command(f"millwheel dead-letters retry {letter} --pipeline {facts.pipeline}"),
         ],
-        cures=[Cure("retry", "Retry the letter", {"letter": letter})],
+        cures=[Cure("retry", "Retry the letter", {"ids": letter})],
     )
 
 

@@ -103,7 +103,7 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
             f"{duration(one.parked.seconds)}, "
             f"with {count_of(one.parked.records, 'record')} waiting",
             page="letters",
-            filters=of,
+            filters={**of, "group": "key"},
         )
     if one.dead_letters_kept:
         yield Trouble(
