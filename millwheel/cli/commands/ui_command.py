@@ -64,7 +64,7 @@ def ui(
     *,
     common: CommonOptions,
 ) -> None:
-    """Serve pages that show the pipelines of a store, and mend what fails, until Ctrl-C."""
+    """Serve pages that show the pipelines of a store, and mend what fails. Ctrl-C ends it."""
     try:
         from millwheel.ui.serving import PageServer
     except ImportError as error:
