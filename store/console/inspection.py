@@ -402,6 +402,11 @@ class Inspection:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """It reads at the moment of this look."""
+        return self._connection
+
     def _rows(self, name: str, schema: str = "", **params: Any) -> list[Any]:
         statements = Statements(schema)
         views = {view: view for view in VIEWED}
