@@ -9,7 +9,8 @@ from millwheel.ui.pages.key_page import KEY
 from millwheel.ui.pages.operator_log import LOG
 from millwheel.ui.pages.overview import OVERVIEW
 from millwheel.ui.pages.steps import STEPS
+from millwheel.ui.pages.timers_ahead import TIMERS
 
-PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, KEY, LOG)}
+PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, KEY, TIMERS, LOG)}
 
 __all__ = ["OVERVIEW", "PAGES"]
