@@ -2,8 +2,9 @@
 
 A timer of event time comes when the input watermark of its interval passes its time, a timer of the
 clock when the clock does. Up to `MOST_EXACT` timers are counted, with the changes that are not
-folded; of more, `SAMPLED_BLOCKS` blocks of the table stand for all. The soonest timers, and those
-that are overdue, are read by the index, however many others there are.
+folded; of more, `SAMPLED_BLOCKS` blocks of the table stand for all. The index tells, however many
+others there are, the soonest timers, those that are overdue, and those of the counted units of time
+if there are not too many of these.
 """
 
 from __future__ import annotations
@@ -89,8 +90,10 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     """By the database's clock."""
     is_exact: bool
     """Otherwise numbers of timers are estimates, rounded to two digits."""
+    units_are_exact: bool
+    """Whether those of `coming` are exact even if others are not."""
     sampled_percent: float
-    """Part of the table that was read for the numbers."""
+    """Part of the table that was read for estimates."""
     leaves_out_changes: bool
     """Whether the newest changes are left out, since too many are not folded."""
     total: int
@@ -120,7 +123,8 @@ class _Counted(NamedTuple):
     computation: int
     kind: str
     place: int
-    timers: float
+    folded: int
+    changed: int
 
 
 class _Reader:
@@ -147,61 +151,80 @@ def pending_timers(
     """
     reader = _Reader(connection, pipeline)
     ((now,),) = reader.rows("database_time")
-    clocks = [_Clock(*row) for row in reader.rows("timer_clocks")]
-    clocks = [clock for clock in clocks if step in ("", clock.name)]
-    ((timers, blocks, changes),) = reader.rows(
+    every_clock = [_Clock(*row) for row in reader.rows("timer_clocks")]
+    clocks = [clock for clock in every_clock if step in ("", clock.name)]
+    ((timers, estimated, blocks, changes),) = reader.rows(
         "timer_size", most_timers=MOST_EXACT, most_changes=MOST_CHANGES
     )
     is_exact = timers <= MOST_EXACT
     percent = 100.0 if is_exact else min(100.0 * SAMPLED_BLOCKS / blocks, 100.0)
-    which = {
+    which: dict[str, Any] = {
         "computations": [clock.computation for clock in clocks],
         "with_changes": changes <= MOST_CHANGES,
     }
     seconds, places = UNITS[unit]
-    counted = [
-        _Counted(*row)
-        for row in reader.rows(
+
+    def count(source: Literal["all", "blocks", "index"], among: Sequence[_Clock]) -> list[_Counted]:
+        rows = reader.rows(
             "timers_ahead",
-            **which,
-            clocks=[clock.micros for clock in clocks],
+            computations=[clock.computation for clock in among],
+            clocks=[clock.micros for clock in among],
+            with_changes=which["with_changes"],
+            source=source,
             now=now,
             unit=seconds * SECOND,
             places=places,
             percent=percent,
-            weight=100.0 / percent,
+            most_timers=MOST_EXACT,
             begin_of_time=MIN_TIME,
             end_of_time=MAX_TIME,
         )
-    ]
-    count = _Count(counted, is_exact=is_exact)
+        return [_Counted(*row) for row in rows]
+
+    if is_exact:
+        whole = near = _Count(count("all", clocks))
+    else:
+        sample = count("blocks", every_clock)
+        weight = _weight(sample, estimated, percent)
+        whole = near = _Count(
+            [one for one in sample if one.computation in which["computations"]], weight
+        )
+        by_index = count("index", clocks)
+        if sum(one.folded for one in by_index) <= MOST_EXACT:
+            near = _Count(by_index)
     soonest = {(of, kind): due for of, kind, due in reader.rows("soonest_timers", **which)}
     overdue = reader.rows(
         "overdue_timers", with_changes=which["with_changes"], now=now, most_overdue=MOST_OVERDUE
     )
-    every = [count.coming(place, place * seconds) for place in range(places)]
+    every = [near.coming(place, place * seconds) for place in range(places)]
     return PendingTimers(
         at=time_text(now),
         is_exact=is_exact,
+        units_are_exact=near.is_exact,
         sampled_percent=percent,
         leaves_out_changes=changes > MOST_CHANGES,
-        total=count.of(kinds=("watermark", "wall")),
+        total=whole.of(kinds=("watermark", "wall")),
         coming=[each for each in every if each.watermark or each.wall],
-        due=count.coming(-1, 0),
-        later=count.coming(places, places * seconds),
-        at_the_end=count.coming(places + 1, 0),
-        unknown=count.coming(places + 2, 0),
-        steps=[one for one in (_step(clock, count, soonest) for clock in clocks) if _has_any(one)],
+        due=whole.coming(-1, 0),
+        later=whole.coming(places, places * seconds),
+        at_the_end=whole.coming(places + 1, 0),
+        unknown=whole.coming(places + 2, 0),
+        steps=[one for one in (_step(clock, whole, soonest) for clock in clocks) if _has_any(one)],
         overdue=_overdue(overdue, clocks, now),
     )
 
 
 class _Count:
-    """Sums of counted timers."""
+    """Sums of counted timers.
 
-    def __init__(self, counted: Sequence[_Counted], *, is_exact: bool) -> None:
+    Args:
+        weight: number of folded timers that each counted one stands for; None: it is the only one.
+    """
+
+    def __init__(self, counted: Sequence[_Counted], weight: float | None = None) -> None:
         self._counted = counted
-        self._is_exact = is_exact
+        self._weight = weight
+        self.is_exact = weight is None
 
     def of(
         self,
@@ -211,18 +234,25 @@ class _Count:
         place: int | None = None,
     ) -> int:
         found = sum(
-            one.timers
+            float(one.folded) * (self._weight or 1.0) + one.changed
             for one in self._counted
             if one.kind in kinds
             and computation in (None, one.computation)
             and place in (None, one.place)
         )
         number = max(round(found), 0)
-        return number if self._is_exact else _rounded(number)
+        return number if self.is_exact else _rounded(number)
 
     def coming(self, place: int, begins_in: int) -> ComingTimers:
         watermark = self.of(kinds=("watermark",), place=place)
         return ComingTimers(begins_in, watermark, self.of(kinds=("wall",), place=place))
+
+
+def _weight(sample: Sequence[_Counted], estimated: float | None, percent: float) -> float:
+    """The statistics of the server tell the number of rows better than the size of a sample does,
+    which does not always have the number of blocks that was asked for."""
+    counted = sum(one.folded for one in sample)
+    return estimated / float(counted) if estimated and counted else 100.0 / percent
 
 
 def _rounded(number: int) -> int:

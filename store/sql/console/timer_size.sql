@@ -1,6 +1,10 @@
--- The number of folded timers, up to a limit, the blocks of their table, and the number of changes of timers that are not
--- folded, up to a limit.
+-- The number of folded timers, up to a limit; that number by the statistics of the server, NULL if it has none; the blocks
+-- of their table; and the number of changes of timers that are not folded, up to a limit.
 SELECT (SELECT count(*) FROM (SELECT FROM {timer} LIMIT %(most_timers)s::bigint + 1) AS t),
+       CASE
+           WHEN c.relpages > 0 AND c.reltuples >= 0
+           THEN c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::bigint)
+       END,
        greatest(pg_relation_size(c.oid) / current_setting('block_size')::bigint, 1),
        (
            SELECT count(*)
