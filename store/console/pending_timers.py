@@ -24,8 +24,8 @@ MOST_EXACT = 300_000
 SAMPLED_BLOCKS = 2_000
 """Of the table `timer`: some 150,000 timers."""
 
-MOST_CHANGES = 50_000
-"""Changes that are not folded are left out if there are more of them."""
+MOST_CHANGES = 20_000
+"""Changes that are not folded are left out if there are more of them, and of estimates."""
 
 MOST_OVERDUE = 2_000
 """Of one step and kind."""
@@ -169,7 +169,7 @@ def pending_timers(
             "timers_ahead",
             computations=[clock.computation for clock in among],
             clocks=[clock.micros for clock in among],
-            with_changes=which["with_changes"],
+            with_changes=which["with_changes"] and source != "blocks",
             source=source,
             now=now,
             unit=seconds * SECOND,

@@ -23,18 +23,17 @@ WITH intervals AS MATERIALIZED (
     SELECT c.computation, c.kind, d.slot, d.key, d.due
     FROM clocks AS c
     CROSS JOIN LATERAL (
-        (
-            SELECT s.slot, s.key, s.due FROM {timer} AS s
-            WHERE s.computation = c.computation AND s.kind = c.kind AND s.due <= c.clock
-              AND (s.computation, s.kind, s.slot, s.key, s.tag)
-                  NOT IN (SELECT x.computation, x.kind, x.slot, x.key, x.tag FROM tail AS x)
-            ORDER BY s.due, s.slot, s.key, s.tag
-            LIMIT %(most_overdue)s::bigint
-        )
-        UNION ALL
-        SELECT x.slot, x.key, x.due FROM tail AS x
-        WHERE x.computation = c.computation AND x.kind = c.kind AND x.due <= c.clock
+        SELECT s.slot, s.key, s.due FROM {timer} AS s
+        WHERE s.computation = c.computation AND s.kind = c.kind AND s.due <= c.clock
+          AND (s.computation, s.kind, s.slot, s.key, s.tag)
+              NOT IN (SELECT x.computation, x.kind, x.slot, x.key, x.tag FROM tail AS x)
+        ORDER BY s.due, s.slot, s.key, s.tag
+        LIMIT %(most_overdue)s::bigint
     ) AS d
+    UNION ALL
+    SELECT c.computation, c.kind, x.slot, x.key, x.due
+    FROM clocks AS c
+    JOIN tail AS x ON x.computation = c.computation AND x.kind = c.kind AND x.due <= c.clock
 )
 SELECT w.computation, w.kind, w.reason, count(*), min(w.due)
 FROM (

@@ -21,7 +21,7 @@ LEFT JOIN LATERAL (
     ORDER BY r.due
     LIMIT 1
 ) AS s ON true
-LEFT JOIN LATERAL (
-    SELECT min(x.due) AS due FROM tail AS x WHERE x.computation = c.computation AND x.kind = k.kind
-) AS t ON true
+LEFT JOIN (
+    SELECT x.computation, x.kind, min(x.due) AS due FROM tail AS x GROUP BY x.computation, x.kind
+) AS t ON t.computation = c.computation AND t.kind = k.kind
 WHERE s.due IS NOT NULL OR t.due IS NOT NULL

@@ -5,7 +5,7 @@
 WITH clocks AS MATERIALIZED (
     SELECT r.computation, k.kind, CASE k.kind WHEN 'wall' THEN %(now)s::bigint ELSE r.clock END AS clock
     FROM unnest(%(computations)s::smallint[], %(clocks)s::bigint[]) AS r (computation, clock)
-    CROSS JOIN (VALUES ('watermark'), ('wall'), ('hold')) AS k (kind)
+    CROSS JOIN (VALUES ('watermark'), ('wall')) AS k (kind)
 ), tail AS MATERIALIZED (
     SELECT DISTINCT ON (x.slot, x.computation, x.key, x.kind, x.tag) x.slot, x.computation, x.key, x.kind, x.tag, x.due
     FROM {fold} AS f
@@ -32,7 +32,7 @@ WITH clocks AS MATERIALIZED (
               AND t.due <= r.clock + %(places)s * %(unit)s::bigint
             OFFSET 0
         ) AS s
-        WHERE %(source)s = 'index' AND r.kind <> 'hold'
+        WHERE %(source)s = 'index'
         LIMIT %(most_timers)s::bigint + 1
     )
     UNION ALL
@@ -49,11 +49,15 @@ FROM (
            CASE
                WHEN c.kind = 'hold' THEN -1
                WHEN c.due >= %(end_of_time)s THEN %(places)s + 1
+               WHEN c.kind = 'wall' THEN
+                   least(greatest((c.due - %(now)s::bigint - 1) / %(unit)s::float8, -1), %(places)s)
                WHEN r.clock <= %(begin_of_time)s THEN %(places)s + 2
                ELSE least(greatest((c.due - r.clock - 1) / %(unit)s::float8, -1), %(places)s)
            END AS distance
     FROM counted AS c
-    JOIN clocks AS r ON r.computation = c.computation AND r.kind = c.kind
+    JOIN unnest(%(computations)s::smallint[], %(clocks)s::bigint[]) AS r (computation, clock)
+        ON r.computation = c.computation
+    OFFSET 0
 ) AS d
 CROSS JOIN LATERAL (
     SELECT d.computation, d.kind, d.folded, d.changed, floor(d.distance)::integer AS place
