@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from millwheel.store.console.left_data import OrphanedState, orphaned
+from millwheel.store.console.left_data import orphaned
 from millwheel.store.console.snapshot import iso_text
 from millwheel.store.postgres.statements import Statements
 
@@ -42,6 +42,15 @@ class LongSnapshot(msgspec.Struct, frozen=True):
     seconds: float | None
 
 
+class LeftState(msgspec.Struct, frozen=True):
+    """Entries of a collection that no code reads any more."""
+
+    computation: str
+    collection: str
+    generation: int
+    """The newest one that knows them."""
+
+
 class DiskTables(msgspec.Struct, frozen=True):
     tables: list[TableUse]
     """The largest first."""
@@ -49,7 +58,7 @@ class DiskTables(msgspec.Struct, frozen=True):
     """Those older than a minute, the oldest first, at most `MOST_SNAPSHOTS`."""
     sees_all_sessions: bool
     """Whether this login would see the snapshots of others."""
-    orphaned: list[OrphanedState]
+    orphaned: list[LeftState]
 
 
 def disk_tables(connection: psycopg.Connection[Any], pipeline: str) -> DiskTables:
@@ -66,5 +75,5 @@ def disk_tables(connection: psycopg.Connection[Any], pipeline: str) -> DiskTable
             for kind, what, pid, since, seconds in snapshots.fetchall()
         ],
         bool(connection.execute(statements.get("sees_all_sessions")).fetchall()[0][0]),
-        orphaned(connection, statements),
+        [LeftState(*left) for left in orphaned(connection, statements)],
     )

@@ -104,10 +104,10 @@ def history_of_key(
     )
 
 
-def _state(micros: int, entry: str | None, value: str | None) -> _Found:
+def _state(micros: int, entry: str, value: str | None) -> _Found:
     what = "entry" if entry else "state"
     done = "removed" if value is None else "written"
-    event = KeyEvent(at=_time(micros), happened=f"{what} {done}", entry=entry or "", value=value)
+    event = KeyEvent(at=_time(micros), happened=f"{what} {done}", entry=entry, value=value)
     return _Found(micros, event)
 
 

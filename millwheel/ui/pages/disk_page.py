@@ -7,9 +7,8 @@ from operator import attrgetter
 
 import msgspec
 
-from millwheel.store.console.disk_tables import LongSnapshot, TableUse, disk_tables
+from millwheel.store.console.disk_tables import LeftState, LongSnapshot, TableUse, disk_tables
 from millwheel.store.console.inspection import Inspection, KeptBucket
-from millwheel.store.console.left_data import OrphanedState
 from millwheel.ui.page import NoFilters, Page
 
 
@@ -46,7 +45,7 @@ class DiskFigures(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: list[LongSnapshot]
     sees_all_sessions: bool
     """Whether the login of the pages sees the snapshots of others."""
-    orphaned: list[OrphanedState]
+    orphaned: list[LeftState]
     """Entries that no code reads any more."""
 
 

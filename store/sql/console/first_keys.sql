@@ -25,7 +25,8 @@ WITH RECURSIVE walk AS (
     ) AS n
     WHERE w.steps < %(most_steps)s
 )
-SELECT w.steps, w.slot, CASE WHEN w.computation = %(computation_id)s THEN w.key END
+SELECT w.steps, CASE WHEN w.computation > %(computation_id)s THEN w.slot + 1 ELSE w.slot END,
+       CASE WHEN w.computation = %(computation_id)s THEN w.key END
 FROM walk AS w
 WHERE w.computation = %(computation_id)s OR w.steps = %(most_steps)s
 LIMIT %(limit)s

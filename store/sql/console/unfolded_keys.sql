@@ -8,10 +8,10 @@ FROM (
         SELECT r.slots, r.keys FROM {state_change} AS r
         WHERE r.interval_id = f.interval_id AND r.n > f.through AND r.n < f.through + 1000000000
         ORDER BY r.n DESC
-        LIMIT 50
+        LIMIT 1000
     ) AS c
     WHERE k.computation = %(computation_id)s
-    LIMIT 1000
+    LIMIT 2000
 ) AS t
 CROSS JOIN LATERAL unnest(t.slots, t.keys) AS e (slot, key)
 WHERE (e.slot, e.key) > (%(slot)s, %(key)s)
