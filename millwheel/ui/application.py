@@ -195,7 +195,7 @@ class Site:
         verb = VERBS.get(request.path_params["verb"])
         if verb is None:
             raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
-        return verb, Desk(self._store, self._pipeline(request))
+        return verb, Desk(self._store, self._pipeline(request), self._options.redact)
 
     # -- the rest
 
@@ -274,6 +274,7 @@ class Site:
             "pipeline": pipeline,
             "viewer": viewer,
             "may_mend": viewer.level >= Level.MEND,
+            "redacts": self._options.redact,
             "page": None,
         }
 

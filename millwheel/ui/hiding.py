@@ -18,7 +18,11 @@ VALUE = "(hidden)"
 HIDDEN_VALUES = frozenset(
     {
         "entries",
+        "entry",
         "error",
+        "next_entry",
+        "next_key",
+        "next_timer",
         "position",
         "payload",
         "rows",

@@ -27,6 +27,8 @@ class Desk:
 
     _store: VisitedStore
     pipeline: str
+    redacts: bool = False
+    """Whether keys and values are hidden."""
 
     @property
     def url(self) -> str:

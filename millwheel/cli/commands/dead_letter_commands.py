@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from millwheel.cli.arguments import json_of, key_of
+from millwheel.cli.arguments import json_of
 from millwheel.cli.command import command, group
 from millwheel.cli.dead_letter_text import (
     letter_fields,
@@ -24,6 +24,7 @@ from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup,
 from millwheel.cli.printing import confirm, print_json, say, tell
 from millwheel.core.codec import encode_key
 from millwheel.core.quantities import count_of
+from millwheel.core.typed_values import key_of
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import LetterFilter, MatchedLetters
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from millwheel.cli.arguments import key_of
 from millwheel.cli.command import command
 from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
 from millwheel.cli.opened_store import opened
@@ -22,6 +21,7 @@ from millwheel.cli.options import (
 )
 from millwheel.cli.printing import print_json, print_result, seconds_text
 from millwheel.core.quantities import count_of
+from millwheel.core.typed_values import key_of
 from millwheel.errors import UsageError
 from millwheel.store.console import administration
 from millwheel.store.console.administration import Paused

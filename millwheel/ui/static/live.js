@@ -50,7 +50,14 @@ function isBusy(main) {
   const active = document.activeElement;
   const selection = document.getSelection();
   return (active && main.contains(active) && active.matches("input, textarea, select"))
+    || isEdited(main)
     || (selection && !selection.isCollapsed && main.contains(selection.anchorNode));
+}
+
+// Whether a field has something else than the server has written there.
+function isEdited(main) {
+  return [...main.querySelectorAll("input, textarea")].some((each) => each.value !== each.defaultValue)
+    || [...main.querySelectorAll("option")].some((each) => each.selected !== each.defaultSelected);
 }
 
 async function look() {
