@@ -13,8 +13,6 @@ from millwheel.ui.pages.overview import OVERVIEW
 from millwheel.ui.pages.steps import STEPS
 from millwheel.ui.pages.timers_ahead import TIMERS
 
-PAGES: dict[str, Page[Any]] = {
-    page.name: page for page in (STEPS, LATE, KEY, TIMERS, DISK, LOG)
-}
+PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, LATE, KEY, TIMERS, DISK, LOG)}
 
 __all__ = ["OVERVIEW", "PAGES"]
