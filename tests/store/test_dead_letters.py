@@ -41,10 +41,10 @@ async def test_what_matches_is_counted(postgres: PostgresSite) -> None:
     owner = await parked(postgres)
     await owner.write(owner.commit(low_watermark=START))
     await owner.write(owner.commit(owner.intervals[1], low_watermark=START))
-    assert match(postgres) == MatchedLetters([1, 3], 0, 0, 0, {"count": 1}, 1)
+    assert match(postgres) == MatchedLetters([1, 3], 0, 0, 0, {"count": 1}, 1, 2)
     with inspect(postgres.schema.url) as inspection:
         name = postgres.schema.name
-        (kind,) = inspection.dead_letter_kinds(name)
+        (kind,) = inspection.letters(name).by_error().kinds
         assert (kind.letters, kind.keys, kind.oldest, kind.computation) == (2, 2, 1, "count")
         (count,) = (c for c in inspection.status(name).computations if c.name == "count")
         assert (count.dead_letters_kept, count.parked.keys, count.parked.records) == (2, 1, 1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.ui.page import Page
+from millwheel.ui.pages.letters import LETTERS
 from millwheel.ui.pages.operator_log import LOG
 from millwheel.ui.pages.overview import OVERVIEW
 from millwheel.ui.pages.steps import STEPS
 
-PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, LOG)}
+PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, LETTERS, LOG)}
 
 __all__ = ["OVERVIEW", "PAGES"]

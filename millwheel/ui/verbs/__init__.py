@@ -6,5 +6,8 @@ from typing import Any
 
 from millwheel.ui.verb import Verb
 from millwheel.ui.verbs.injectors import PAUSE, RESUME
+from millwheel.ui.verbs.letter_changes import DISCARD, EDIT, RETRY, SET_ASIDE, WITHDRAW
 
-VERBS: dict[str, Verb[Any]] = {verb.name: verb for verb in (PAUSE, RESUME)}
+VERBS: dict[str, Verb[Any]] = {
+    verb.name: verb for verb in (PAUSE, RESUME, RETRY, EDIT, DISCARD, SET_ASIDE, WITHDRAW)
+}
