@@ -35,7 +35,7 @@ INPUT = Path(os.environ.get("OPERATED_INPUT", "input"))
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 NAMES = ("ann", "bob", "cleo", "dan", "eve")
 TOKEN = "secret of the operators"
-KEYS = 50
+KEYS = 200
 POISON = 5
 """Each so-many-th record fails at first."""
 EDITED = 1_000_001
@@ -163,16 +163,21 @@ class Operator:
 
 
 def _retry(operator: Operator, random: Random) -> None:
-    key = random.randrange(KEYS)
     forms: tuple[dict[str, Any], ...] = (
-        {"key": key}, {"step": "book"}, {"error": f"{random.randrange(10)} is poison"},
-        {"all": "true"}, {"step": "check", "rate": 50},
-    )  # fmt: skip
-    operator.press("retry", **random.choice(forms))
+        {"error": f"{random.randrange(0, 100, POISON)} is poison"},
+        {"step": "check", "rate": 200},
+        {"all": "true"},
+    )
+    if random.random() < 0.8:
+        operator.press("retry", key=random.randrange(0, KEYS, POISON))
+    else:
+        operator.press("retry", **random.choice(forms))
 
 
 def _some(operator: Operator, random: Random) -> dict[str, Any] | None:
-    found = operator.letters(step=random.choice(("book", "check")), group="none")
+    """A dead letter; None: the key has none that somebody could mend."""
+    step = random.choice(("book", "check"))
+    found = operator.letters(step=step, key=random.randrange(0, KEYS, POISON), group="none")
     return random.choice(found) if found else None
 
 

@@ -3,6 +3,9 @@ by hand."""
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
@@ -125,3 +128,34 @@ async def test_a_drained_log_goes_and_a_partition_stays(postgres: PostgresSite) 
         "SELECT source, retired FROM {log} WHERE id = ANY(%s)", logs, log="log"
     )
     assert found == [("file lines.txt", True)]
+
+
+async def test_a_letter_is_retried_or_discarded_and_never_both(postgres: PostgresSite) -> None:
+    """The owner processes it as soon as the request is there."""
+    await parked(postgres)
+    url, name = postgres.schema.url, postgres.schema.name
+
+    def discard() -> list[int]:
+        with administration.transaction(url) as connection:
+            return Asking(connection, name).discard(ME, [3])
+
+    with ThreadPoolExecutor(1) as thread:
+        with administration.transaction(url) as connection:
+            assert Asking(connection, name).retry(ME, [3])[1] == 1
+            gone = thread.submit(discard)
+            with contextlib.suppress(TimeoutError):
+                gone.result(1.0)  # it may also wait for the retry
+        assert gone.result() == []
+        with administration.transaction(url) as connection:
+            assert Asking(connection, name).withdraw(ME, 1) == 1
+        with administration.transaction(url) as connection:
+            assert Asking(connection, name).discard(ME, [3]) == [3]
+            asked = thread.submit(retry, postgres)
+            with contextlib.suppress(TimeoutError):
+                asked.result(1.0)
+        assert asked.result() == 0
+
+
+def retry(postgres: PostgresSite) -> int:
+    with administration.transaction(postgres.schema.url) as connection:
+        return Asking(connection, postgres.schema.name).retry(ME, [3])[1]

@@ -63,7 +63,7 @@ class BatchProgress(msgspec.Struct, frozen=True):
 
 
 class OperatorLog(msgspec.Struct, frozen=True):
-    entries: list[LogEntry]
+    batches: list[LogEntry]
     """Newest first."""
     next_before: int | None
     """`LogFilters.before` of the next page; None: this is the last one."""

@@ -286,7 +286,9 @@ DISCARD = Verb(
         **WHICH,
         "waiting": FormField("also records that only wait in parked keys", "check"),
         "up_to": FormField(
-            "newest number", "number", "letters that come later stay; empty it to count anew"
+            "newest number",
+            "number",
+            "letters that come later stay; clear it and look again to include them",
         ),
     },
     is_final=True,

@@ -3,7 +3,7 @@
 -- ends at the limit.
 WITH RECURSIVE walk AS (
     (
-        SELECT r.batch
+        SELECT r.batch, r.id
         FROM {request} AS r
         WHERE (%(batch)s::bigint IS NULL OR r.batch = %(batch)s::bigint)
             AND (%(before)s::bigint IS NULL OR r.batch < %(before)s::bigint)
@@ -11,13 +11,16 @@ WITH RECURSIVE walk AS (
         LIMIT 1
     )
     UNION ALL
-    SELECT (SELECT r.batch FROM {request} AS r WHERE r.batch < w.batch ORDER BY r.batch DESC LIMIT 1)
+    SELECT next.batch, next.id
     FROM walk AS w
-    WHERE w.batch IS NOT NULL AND %(batch)s::bigint IS NULL
+    CROSS JOIN LATERAL (
+        SELECT r.batch, r.id FROM {request} AS r WHERE r.batch < w.batch ORDER BY r.batch DESC LIMIT 1
+    ) AS next
+    WHERE %(batch)s::bigint IS NULL
 ), chosen AS (
     SELECT one.*
     FROM walk AS w
-    CROSS JOIN LATERAL (SELECT r.* FROM {request} AS r WHERE r.batch = w.batch LIMIT 1) AS one
+    CROSS JOIN LATERAL (SELECT r.* FROM {request} AS r WHERE r.id = w.id LIMIT 1) AS one
     WHERE (%(verb)s::text IS NULL OR one.verb = %(verb)s::text)
         AND (%(actor)s::text IS NULL OR one.actor = %(actor)s::text)
     LIMIT %(limit)s
