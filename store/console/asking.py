@@ -237,8 +237,8 @@ class Asking:
         """Delete letters that are not being retried, and not in parked keys; returns their
         numbers.
 
-        They are locked before a second statement looks at the requests about them: otherwise the
-        owner could process a letter that somebody has asked it to retry at the same moment.
+        They are locked before a second statement looks at the requests about them: otherwise an
+        owner could process a letter that a request of the same moment asks it to retry.
         """
         locked = [id_ for (id_,) in self._rows("lock_letters", ids=list(ids))]
         gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=locked))

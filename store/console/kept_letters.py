@@ -1,6 +1,6 @@
 """Dead letters that a store keeps: grouped, listed, shown, and read portion by portion.
 
-The functions read on a connection of the caller's, whose snapshot they share.
+The methods read on a connection of the caller's, in its snapshot.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ParkedKeyEntry(msgspec.Struct, frozen=True):
     """At most `FIRST_RECORDS` of the records that wait, in their order."""
 
 
-class ParkedKeys(msgspec.Struct, frozen=True):
+class ParkedKeyList(msgspec.Struct, frozen=True):
     keys: list[ParkedKeyEntry]
     """Those with the most waiting records first."""
     total: int
@@ -187,7 +187,7 @@ class KeptLetters:
         ]
         return LetterGroups([], keys, *_totals(rows))
 
-    def parked(self, letters: LetterFilter, limit: int) -> ParkedKeys:
+    def parked(self, letters: LetterFilter, limit: int) -> ParkedKeyList:
         """Parked keys of a computation, of a key, or with a part of the error that stops them."""
         rows = self._filtered(
             "list_parked_keys",
@@ -210,7 +210,7 @@ class KeptLetters:
             )
             for row in rows
         ]
-        return ParkedKeys(keys, *_totals(rows))
+        return ParkedKeyList(keys, *_totals(rows))
 
     def _filtered(self, statement: str, letters: LetterFilter, **params: Any) -> list[Any]:
         letters = with_name(self._connection, self._pipeline, letters)

@@ -1,4 +1,4 @@
-"""The log of operators: batches of requests, and what became of each request."""
+"""The log of operators: batches of requests, and the outcome of each request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     settled_at: str | None
     detail: str | None
     payload_left_out: bool = False
-    """Whether the payload is larger than what the reader wanted."""
+    """Whether the payload is larger than the limit of the caller."""
 
     @property
     def withdrawn(self) -> int:

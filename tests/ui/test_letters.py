@@ -106,7 +106,7 @@ def test_letters_are_grouped_by_key(pages: SeenPages) -> None:
     assert "a row without a key" in pages.text(PAGE, group="key")
 
 
-FILTERS: tuple[tuple[dict[str, str], list[int]], ...] = (
+FILTERS: tuple[tuple[dict[str, Any], list[int]], ...] = (
     ({"step": "count"}, [6, 5, 4, 1]),
     ({"step": "lines"}, []),
     ({"key": "key 1"}, [1]),
@@ -147,7 +147,7 @@ async def test_a_cursor_leads_through_all_letters_while_others_come(
     seen: list[int] = []
     before: int | None = None
     while True:
-        filters = {} if before is None else {"before": before}
+        filters: dict[str, Any] = {} if before is None else {"before": before}
         found = pages.json(PAGE, **filters)
         assert (found["groups"] is None) == (found["parked"] is None) == (before is not None)
         seen += numbers(found)
@@ -275,7 +275,8 @@ def test_a_retry_says_what_it_would_do(pages: SeenPages) -> None:
 def test_a_change_of_letters_names_them_or_all(pages: SeenPages) -> None:
     both = {"all": "true", "key": "key 1"}
     for verb, other in (("retry", {"rate": "5"}), ("discard", {"up_to": "3"})):
-        for form in ({}, both, other):
+        forms: tuple[dict[str, Any], ...] = ({}, both, other)
+        for form in forms:
             assert f"say which dead letters to {verb}" in pages.foresee("wheel", verb, **form)
             refused = pages.carry_out("wheel", verb, reason="a test", **form)
             assert refused.status_code == 400
@@ -392,7 +393,10 @@ async def test_a_record_or_row_is_set_aside(pages: SeenPages, postgres: Postgres
     assert "becomes a dead letter" in pages.foresee(
         "wheel", "set_aside", step="count", item=item, key="key 1"
     )
-    for form in ({"step": "count", "item": item, "key": "key 1"}, {"step": "lines", "item": "7"}):
+    forms: tuple[dict[str, Any], ...] = (
+        {"step": "count", "item": item, "key": "key 1"}, {"step": "lines", "item": "7"},
+    )  # fmt: skip
+    for form in forms:
         assert pages.carry_out("wheel", "set_aside", reason="stuck", **form).status_code == 303
     rows = await postgres.query("SELECT verb, key, payload FROM {r} ORDER BY id", r="request")
     assert rows == [
@@ -405,7 +409,8 @@ def test_who_may_look_sees_no_buttons(
     pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite
 ) -> None:
     looking = pages_of(postgres.schema.url, Access(everybody=Viewer("bob", Level.LOOK)))
-    for filters in ({}, {"letter": 1}):
+    given: tuple[dict[str, Any], ...] = ({}, {"letter": 1})
+    for filters in given:
         assert "do/" not in looking.get(PAGE, **filters).text
         assert "do/" in pages.get(PAGE, **filters).text
     assert looking.get(f"{PAGE}.jsonl").status_code == 200
@@ -418,12 +423,13 @@ def test_redacted_pages_show_no_key_and_no_value(
 ) -> None:
     pages.carry_out("wheel", "edit", letter=4, value='{"secret": 5}', reason="a test")
     redacted = pages_of(postgres.schema.url, redact=True)
-    for path, filters in (
+    asked: tuple[tuple[str, dict[str, Any]], ...] = (
         (PAGE, {}), (PAGE, {"group": "key"}), (PAGE, {"letter": 1}), (PAGE, {"letter": 4}),
         (f"{PAGE}.jsonl", {}), (f"/api{PAGE}", {}), (f"/api{PAGE}", {"letter": 4}),
         ("/pipelines/wheel/do/edit", {"letter": 4}), ("/pipelines/wheel/log", {}),
         ("/pipelines/wheel/log", {"batch": 1}), ("/api/pipelines/wheel/log", {"batch": 1}),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for path, filters in asked:
         answer = redacted.get(path, **filters)
         assert answer.status_code == 200
         for secret in ("key 1", "key 2", "key+1", "secret&", '"secret', "is wrong", '"n"'):

@@ -1,5 +1,4 @@
-"""*What failed?* Dead letters by error and by key, parked keys, and one letter with its
-traceback."""
+"""Dead letters by error and by key, parked keys, and one letter with its traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.kept_letters import (
     DeadLetterEntry,
     LetterGroups,
-    ParkedKeys,
+    ParkedKeyList,
 )
 from millwheel.store.console.one_key import KeyStatus
 from millwheel.store.console.one_key import Page as KeyPage
@@ -60,7 +59,7 @@ class LettersFilters(msgspec.Struct, frozen=True):
 
 
 class SameKey(msgspec.Struct, frozen=True):
-    """What else the key of a letter has."""
+    """The other letters and the state of a letter's key."""
 
     letters: list[DeadLetterEntry]
     """Its newest other letters, also those that only wait."""
@@ -83,7 +82,7 @@ class FailedRecords(msgspec.Struct, frozen=True):
     """`LettersFilters.before` of the next page; None: this is the last one."""
     groups: LetterGroups | None
     """None: a further page, or they are not to be grouped."""
-    parked: ParkedKeys | None
+    parked: ParkedKeyList | None
     """None: a further page."""
     one: ShownLetter | None
     """The letter that the filters name."""

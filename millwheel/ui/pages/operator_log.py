@@ -1,4 +1,4 @@
-"""*Who did what?* The log of operators, and how the requests of one batch go."""
+"""The log of operators, and the progress of one batch of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_BYTES = 2_000
 OUTCOMES = ("open", "done", "refused", "failed", "withdrawn")
 
 BEFORE = "was "
-"""Begins the detail of a changed state: what follows is its former value."""
+"""Begins the detail of a changed state; the former value follows."""
 
 
 class LogFilters(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class OutcomeCount(msgspec.Struct, frozen=True):
 
 
 class FormerValue(msgspec.Struct, frozen=True):
-    """The former value of what one request has changed, as far as the store knows it."""
+    """The value before a change, of a state or a record."""
 
     value: Any
 

@@ -1,5 +1,4 @@
-"""Mend what failed: retry, edit and discard dead letters, set a record aside, and take requests
-back."""
+"""Retry, edit and discard dead letters, set a record aside, and withdraw requests."""
 
 from __future__ import annotations
 
@@ -161,7 +160,7 @@ def _require_value(letter: DeadLetterEntry) -> None:
         raise UsageError(f"dead letter {letter.id} is a timer, which has no value: retry it")
     if letter.parked == "waiting":
         raise UsageError(
-            f"dead letter {letter.id} only waits in a parked key: mend the letter that stops the "
+            f"dead letter {letter.id} only waits in a parked key: edit the letter that stops the "
             "key, and this one follows"
         )
 
