@@ -5,6 +5,7 @@
     /                                   the pipelines of the store
     /pipelines/NAME                     the first page of a pipeline
     /pipelines/NAME/PAGE                a further page; its query has the filters
+    /pipelines/NAME/PAGE.jsonl          all that a page with the same filters lists, as JSON Lines
     /pipelines/NAME/do/VERB             GET: what a change would do; POST: do it
     /api/...                            the figures of the same page as JSON
     /healthz, /metrics                  of the store (`millwheel.services.store_endpoint`)
@@ -17,7 +18,7 @@ in a thread, of one look at the store, which all viewers of the same second shar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -28,7 +29,7 @@ import structlog
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from millwheel.errors import MillwheelError, StoreError, UsageError
@@ -37,7 +38,7 @@ from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
 from millwheel.ui.access import Access, Level, Viewer, is_from_another_site
 from millwheel.ui.hiding import without_secrets
-from millwheel.ui.page import Page
+from millwheel.ui.page import Page, Portion
 from millwheel.ui.pages import OVERVIEW, PAGES
 from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.rendering import digest_of, render, static_files
@@ -129,6 +130,39 @@ class Site:
         found = msgspec.to_builtins(looked, enc_hook=_plain)
         return without_secrets(found) if self._options.redact else found
 
+    async def download(self, request: Request) -> Response:
+        """All lines of a page, portion by portion: the first one before the answer begins, so that
+        an error has a page of its own. A later error ends the download without its end."""
+        self._admitted(request, Level.LOOK)
+        page, pipeline = PAGES.get(request.path_params["page"]), self._pipeline(request)
+        if page is None or page.portion is None:
+            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+        filters = page.read_filters(dict(parse_qsl(request.url.query)))
+        first = await run_in_threadpool(self._portion, page, pipeline, filters, None)
+
+        def lines() -> Iterator[bytes]:
+            portion = first
+            while True:
+                yield b"".join(msgspec.json.encode(each) + b"\n" for each in portion.lines)
+                if portion.cursor is None:
+                    return
+                portion = self._portion(page, pipeline, filters, portion.cursor)
+
+        name = quote(f"{pipeline}-{page.name}.jsonl")
+        return StreamingResponse(
+            lines(),
+            media_type="application/x-ndjson",
+            headers={"content-disposition": f"attachment; filename*=UTF-8''{name}"},
+        )
+
+    def _portion(self, page: Page[Any], pipeline: str, filters: Any, cursor: Any) -> Portion:
+        assert page.portion is not None
+        with self._store.inspecting() as inspection:
+            self._check(inspection, pipeline)
+            found = page.portion(inspection, pipeline, filters, cursor)
+        lines = msgspec.to_builtins(found.lines, enc_hook=_plain)
+        return Portion(without_secrets(lines) if self._options.redact else lines, found.cursor)
+
     def _check(self, inspection: Inspection, pipeline: str) -> None:
         if pipeline:
             try:
@@ -182,7 +216,7 @@ class Site:
         values = {
             **self._context(request, viewer, desk.pipeline),
             "verb": verb,
-            "given": given,
+            "given": given if foreseen is None else _filled(given, foreseen.suggested),
             "reason": reason,
             "foreseen": foreseen,
             "error": error,
@@ -308,6 +342,8 @@ def application(store: VisitedStore, access: Access, options: Options) -> Starle
             ("/pipelines/{pipeline}/{page}", site.page),
         ):
             routes.append(Route(prefix + path, _guarded(site, answer, as_json=as_json)))
+    lines = Route("/pipelines/{pipeline}/{page}.jsonl", _guarded(site, site.download))
+    routes.insert(0, lines)  # otherwise it would be a page of this name
     change = "/pipelines/{pipeline}/do/{verb}"
     routes += [
         Route(change, _guarded(site, site.foresee), methods=["GET"]),
@@ -374,6 +410,11 @@ def _unless_same(request: Request, body: bytes, content_type: str) -> Response:
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     return Response(body, headers=headers, media_type=content_type)
+
+
+def _filled(given: Mapping[str, str], suggested: Mapping[str, str]) -> dict[str, str]:
+    """The fields of a form, with suggestions for those that are empty."""
+    return {**given, **{name: text for name, text in suggested.items() if not given.get(name)}}
 
 
 async def _form(request: Request) -> dict[str, str]:

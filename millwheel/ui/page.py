@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,15 @@ FILTERS = TypeVar("FILTERS", bound=msgspec.Struct)
 
 class NoFilters(msgspec.Struct, frozen=True):
     """Of a page that shows always the same."""
+
+
+class Portion(NamedTuple):
+    """A part of a download."""
+
+    lines: list[Any]
+    """Figures, each of which becomes a line of JSON."""
+    cursor: Any
+    """Given back for the next part; None: this is the last one."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,9 @@ class Page(Generic[FILTERS]):
     """Whether a page that is open looks again each second."""
     remember: Callable[[Any, RateHistory], Any] | None = None
     """Notes rates of figures, and returns the figures with those of former looks."""
+    portion: Callable[[Inspection, str, FILTERS, Any], Portion] | None = None
+    """The download ``NAME.jsonl`` of the page: takes also the cursor of the portion before, at
+    first None. Each portion is a look of its own, so no snapshot lasts as long as the download."""
     figures: Mapping[str, str] = field(default_factory=dict)
     """What the fields of the figures mean, for the reference."""
 

@@ -60,12 +60,23 @@ class FormField:
     hint: str = ""
 
 
+class Further(NamedTuple):
+    """A page or a download that helps to decide about a change."""
+
+    label: str
+    page: str
+    filters: Mapping[str, Any]
+
+
 class Foreseen(NamedTuple):
     """What a change would do now."""
 
     lines: list[str]
     is_possible: bool = True
     """Whether there is anything to do."""
+    suggested: Mapping[str, str] = {}
+    """Contents of fields that the viewer has not filled in yet."""
+    further: tuple[Further, ...] = ()
 
 
 class Asked(NamedTuple):
