@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from millwheel.core.quantities import byte_text, count_of, duration
 from millwheel.store.console.inspection import BEGIN_OF_TIME, END_OF_TIME
+from millwheel.ui.ring_strip import pattern_of, patterns, ring_strip
 
 SHOWN_CHARACTERS = 4_000
 """Of a text; the rest is in the JSON."""
@@ -60,8 +61,10 @@ def environment() -> Environment:
         moment=moment,
         percent=lambda share: f"{share:.0%}",
         rate=rate,
+        ring_strip=ring_strip,
         shown=shown,
     )
+    made.globals.update(pattern_of=pattern_of, patterns=patterns)
     return made
 
 

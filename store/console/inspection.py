@@ -553,10 +553,12 @@ class Inspection:
         self.require_current(pipeline)
         return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
 
-    def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
-        """Newest first."""
+    def placement_events(
+        self, pipeline: str, limit: int, *, before: int | None = None
+    ) -> list[PlacementEvent]:
+        """Newest first; only those with numbers smaller than `before`."""
         self.require_current(pipeline)
-        rows = self._rows("newest_placement_events", pipeline, limit=limit)
+        rows = self._rows("newest_placement_events", pipeline, limit=limit, before=before)
         return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
 
     def log(

@@ -8,7 +8,8 @@ from millwheel.ui.page import Page
 from millwheel.ui.pages.operator_log import LOG
 from millwheel.ui.pages.overview import OVERVIEW
 from millwheel.ui.pages.steps import STEPS
+from millwheel.ui.pages.workers_page import WORKERS
 
-PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, LOG)}
+PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, WORKERS, LOG)}
 
 __all__ = ["OVERVIEW", "PAGES"]

@@ -6,5 +6,8 @@ from typing import Any
 
 from millwheel.ui.verb import Verb
 from millwheel.ui.verbs.injectors import PAUSE, RESUME
+from millwheel.ui.verbs.interval_verbs import MERGE, MOVE, SPLIT, UNPIN
 
-VERBS: dict[str, Verb[Any]] = {verb.name: verb for verb in (PAUSE, RESUME)}
+VERBS: dict[str, Verb[Any]] = {
+    verb.name: verb for verb in (PAUSE, RESUME, MOVE, UNPIN, SPLIT, MERGE)
+}
