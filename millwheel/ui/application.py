@@ -5,6 +5,7 @@
     /                                   the pipelines of the store
     /pipelines/NAME                     the first page of a pipeline
     /pipelines/NAME/PAGE                a further page; its query has the filters
+    /pipelines/NAME/PAGE.csv            of some pages: a file of CSV
     /pipelines/NAME/do/VERB             GET: what a change would do; POST: do it
     /api/...                            the figures of the same page as JSON
     /healthz, /metrics                  of the store (`millwheel.services.store_endpoint`)
@@ -28,16 +29,16 @@ import structlog
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from millwheel.errors import MillwheelError, StoreError, UsageError
 from millwheel.services.store_endpoint import StoreAnswers, look
 from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
-from millwheel.ui.access import Access, Level, Viewer, is_from_another_site
+from millwheel.ui.access import Access, Level, Viewer, is_from_another_site, is_led_by_another_site
 from millwheel.ui.hiding import without_secrets
-from millwheel.ui.page import Page
+from millwheel.ui.page import Page, Visit
 from millwheel.ui.pages import OVERVIEW, PAGES
 from millwheel.ui.rendering import digest_of, render, static_files
 from millwheel.ui.security_headers import HEADERS
@@ -103,6 +104,10 @@ class Site:
             return self._looks.get(kind, lambda: self._figures(page, pipeline, filters))
 
         figures = await run_in_threadpool(look)
+        if page.ask is not None:
+            visit = self._visit(request, viewer, pipeline)
+            answer = await run_in_threadpool(page.ask, visit, filters)
+            figures = {**figures, "answer": msgspec.to_builtins(answer)}
         if request.scope["path_params"].get("as_json"):
             return _unless_same(request, msgspec.json.encode(figures), "application/json")
         text = await run_in_threadpool(
@@ -117,6 +122,32 @@ class Site:
             },
         )
         return _unless_same(request, text.encode(), "text/html; charset=utf-8")
+
+    async def download(self, request: Request) -> Response:
+        viewer = self._admitted(request, Level.LOOK)
+        name, pipeline = request.path_params["page"], self._pipeline(request)
+        page = PAGES.get(name)
+        if page is None or page.download is None:
+            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+        given = dict(parse_qsl(request.url.query))
+        filters = page.read_filters(given)
+        visit = self._visit(request, viewer, pipeline)
+        if visit.is_led_here:  # the page says what the address asks
+            address = _address(request, pipeline, name, given)
+            return RedirectResponse(address, HTTPStatus.SEE_OTHER)
+        found = await run_in_threadpool(page.download, visit, filters)
+        named = {"content-disposition": f'attachment; filename="{name}.csv"'}
+        return StreamingResponse(found, headers=named, media_type="text/csv")
+
+    def _visit(self, request: Request, viewer: Viewer, pipeline: str) -> Visit:
+        return Visit(
+            self._store,
+            pipeline,
+            viewer.level >= Level.MEND,
+            is_led_by_another_site(request.headers),
+            self._options.redact,
+            self._options.pipeline,
+        )
 
     def _figures(self, page: Page[Any], pipeline: str, filters: Any) -> Any:
         with self._store.inspecting() as inspection:
@@ -305,6 +336,8 @@ def application(store: VisitedStore, access: Access, options: Options) -> Starle
             ("/pipelines/{pipeline}/{page}", site.page),
         ):
             routes.append(Route(prefix + path, _guarded(site, answer, as_json=as_json)))
+    csv = "/pipelines/{pipeline}/{page}.csv"
+    routes.insert(0, Route(csv, _guarded(site, site.download)))
     change = "/pipelines/{pipeline}/do/{verb}"
     routes += [
         Route(change, _guarded(site, site.foresee), methods=["GET"]),

@@ -6,7 +6,7 @@ holds its filters (`Page.filters`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -14,12 +14,27 @@ import msgspec
 
 from millwheel.errors import UsageError
 from millwheel.store.console.inspection import Inspection
+from millwheel.ui.visited_store import VisitedStore
 
 FILTERS = TypeVar("FILTERS", bound=msgspec.Struct)
 
 
 class NoFilters(msgspec.Struct, frozen=True):
     """Of a page that shows always the same."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The circumstances in which a viewer asks for a page."""
+
+    store: VisitedStore
+    pipeline: str
+    may_mend: bool
+    is_led_here: bool
+    """A page of another site has sent the viewer here, who may not know what the address asks."""
+    redact: bool
+    only_pipeline: str | None
+    """The only pipeline of the store that is shown."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,11 @@ class Page(Generic[FILTERS]):
     filters: type[FILTERS] = NoFilters  # type: ignore[assignment]
     live: bool = True
     """Whether a page that is open looks again each second."""
+    ask: Callable[[Visit, FILTERS], Any] | None = None
+    """What only this viewer asks for, beside the look that all share: it becomes the figure
+    ``answer``. In a thread."""
+    download: Callable[[Visit, FILTERS], Iterator[bytes]] | None = None
+    """The same as a file of CSV, at the page's address with ``.csv``. In a thread."""
     figures: Mapping[str, str] = field(default_factory=dict)
     """What the fields of the figures mean, for the reference."""
 

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from millwheel.core.quantities import byte_text, count_of, duration
 from millwheel.store.console.inspection import BEGIN_OF_TIME, END_OF_TIME
+from millwheel.ui.line_chart import line_charts
 from millwheel.ui.ring_strip import pattern_of, patterns, ring_strip
 
 SHOWN_CHARACTERS = 4_000
@@ -58,6 +59,7 @@ def environment() -> Environment:
         count_of=count_of,
         duration=lambda seconds: "unknown" if seconds is None else duration(seconds),
         json=json_text,
+        line_charts=line_charts,
         moment=moment,
         percent=lambda share: f"{share:.0%}",
         rate=rate,

@@ -18,6 +18,11 @@ from psycopg.rows import namedtuple_row
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS, Key, from_micros
 from millwheel.errors import UsageError
+from millwheel.store.console.asked_question import (
+    ReadableView,
+    readable_views,
+    rights_beyond_reading,
+)
 from millwheel.store.console.asking import (
     EVERY_LETTER,
     Asking,
@@ -567,6 +572,15 @@ class Inspection:
         """The log of operators, newest first; see `Asking.log`."""
         self.require_current(pipeline)
         return Asking(self._connection, pipeline).log(limit, batch=batch, before=before)
+
+    def rights_beyond_reading(self) -> str:
+        """A right of this login that a reader of the pipelines does not have, in words; empty:
+        none."""
+        return rights_beyond_reading(self._connection, self.pipelines())
+
+    def readable_views(self, pipeline: str) -> list[ReadableView]:
+        """What this login may read of a pipeline, besides the engine's own tables."""
+        return readable_views(self._connection, pipeline)
 
     def require_owners(self, pipeline: str) -> None:
         """`UsageError` if keys have no owners that can be asked: the pipeline runs on Spark, or its

@@ -1667,7 +1667,7 @@ async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
 ) -> None:
     owner = await Owner.take(postgres.store)
     loop = asyncio.get_running_loop()
-    columns = selection._columns
+    columns = selection.columns_of
 
     async def drop() -> bool:
         return await postgres.store.drop_bucket(await _droppable(postgres, owner))
@@ -1683,7 +1683,7 @@ async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
         with selection.select(url, [text], pipeline=name, seconds=60, as_json=True) as answers:
             return list(next(answers).rows)
 
-    monkeypatch.setattr(selection, "_columns", then_drop)
+    monkeypatch.setattr(selection, "columns_of", then_drop)
     assert await asyncio.to_thread(count) == [(3,)]
 
 

@@ -7,9 +7,10 @@ from typing import Any
 from millwheel.ui.page import Page
 from millwheel.ui.pages.operator_log import LOG
 from millwheel.ui.pages.overview import OVERVIEW
+from millwheel.ui.pages.sql_page import SQL
 from millwheel.ui.pages.steps import STEPS
 from millwheel.ui.pages.workers_page import WORKERS
 
-PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, WORKERS, LOG)}
+PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, WORKERS, LOG, SQL)}
 
 __all__ = ["OVERVIEW", "PAGES"]
