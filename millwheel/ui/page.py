@@ -52,8 +52,8 @@ class Page(Generic[FILTERS]):
     live: bool = True
     """Whether a page that is open looks again each second."""
     ask: Callable[[Visit, FILTERS], Any] | None = None
-    """What only this viewer asks for, beside the look that all share: it becomes the figure
-    ``answer``. In a thread."""
+    """An answer for this viewer only, beside the look that all share: the figure ``answer``. In a
+    thread."""
     download: Callable[[Visit, FILTERS], Iterator[bytes]] | None = None
     """The same as a file of CSV, at the page's address with ``.csv``. In a thread."""
     figures: Mapping[str, str] = field(default_factory=dict)

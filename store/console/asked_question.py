@@ -1,4 +1,4 @@
-"""A statement of a stranger, who sees its answer in a browser: `select` with limits on everything.
+"""A statement of a browser's user: `select` with limits on the size of everything.
 
 The server shortens values, rows, plans and errors before it sends them: a single value, and even an
 error that quotes one, may have a gigabyte, and libpq keeps each message in memory. So the statement
@@ -43,7 +43,7 @@ OF_THE_MACHINE = re.compile(
 
 EXAMPLES = (
     ("How far is each step?", "example_watermarks"),
-    ("Who holds the low watermarks?", "example_holders"),
+    ("What holds the low watermarks?", "example_holders"),
     ("Where do sent records wait?", "example_waiting"),
     ("When did intervals change their owners? (with a chart)", "example_placement"),
     ("When did records fail? (with a chart)", "example_failures"),
@@ -119,7 +119,7 @@ class Question:
             ) from error
 
     def _step(self, name: str, rows: int = 0, bytes_: int = 0) -> str:
-        """Run a block, and return what it has found."""
+        """Run a block, and return its result."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise errors.QueryCanceled

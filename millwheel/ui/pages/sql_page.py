@@ -56,7 +56,7 @@ WAIT_SECONDS = 2.0
 
 READERS_LOGIN = (
     "Start the pages with a reader's login in --store (`millwheel migrate PIPELINE --roles` makes "
-    "the role to grant it), or come back as somebody who may change things"
+    "the role to grant it), or give this viewer the right to change things"
 )
 
 RUNNING = threading.BoundedSemaphore(AT_A_TIME)
@@ -73,7 +73,7 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Readable(msgspec.Struct, frozen=True):
-    """What there is to ask."""
+    """Names that a statement may use, and examples."""
 
     views: list[ReadableView]
     examples: list[Example]
@@ -185,8 +185,8 @@ def _turn() -> Iterator[None]:
 
 
 def download(visit: Visit, filters: SqlFilters) -> Iterator[bytes]:
-    """The answer as CSV. It is read to its end first: a viewer who takes the file slowly would hold
-    a snapshot, and locks of the store.
+    """The answer as CSV. It is read to its end first: a slow client would hold a
+    snapshot, and locks of the store.
 
     `UsageError` if the viewer may not ask, the statement is refused, or its answer is too large.
     """
@@ -222,9 +222,9 @@ def _write(visit: Visit, statement: str, file: IO[bytes]) -> None:
                 )
 
 
-def _too_large(what: str) -> str:
+def _too_large(part: str) -> str:
     return (
-        f"the answer has {what}, too much for a file from here: use the command "
+        f"the answer has {part}, too much for a file from here: use the command "
         "`millwheel sql STATEMENT --format csv`"
     )
 

@@ -1,4 +1,4 @@
-"""*Who has what?* Workers, the intervals of each step on its ring, and how they change."""
+"""Workers, the intervals of each step on its ring, and how they change."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """Its part of the ring, 0 to 1."""
     owner: str | None
     letter: str
-    """Of its owner; empty: nobody who lives owns it."""
+    """Of its owner; empty: no live worker owns it."""
     number: int | None
     to_letter: str
     """Of its wanted owner."""
@@ -93,7 +93,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     next_id: int | None
     """Its upper neighbour, with which it can be merged."""
     change: str
-    """What happens to it, in words."""
+    """The pending change, in words."""
     in_words: str
 
 
@@ -284,7 +284,7 @@ def _changes(row: OwnedInterval, owners: _Owners) -> Iterator[str]:
     wanted = None if row.wanted_by in (None, row.owner) else owners.letter(row.wanted_by)
     if row.owner is None or not row.owner_alive:
         yield (
-            "nobody owns it, records for it wait"
+            "no worker owns it, records for it wait"
             if row.owner is None
             else f"its owner {owners.letter(row.owner)} is gone, records for it wait"
         )

@@ -60,7 +60,7 @@ class JoinedIntervals(msgspec.Struct, frozen=True):
 INTERVAL = FormField("interval", "number", "its number on the page of workers")
 
 
-# -- what they would do ---------------------------------------------------------------------------
+# -- foreseen effects -----------------------------------------------------------------------------
 
 
 def _foresee_move(desk: Desk, form: MovedInterval) -> Foreseen:
@@ -159,7 +159,7 @@ def slots_text(row: PlacedInterval) -> str:
 
 def _owner(row: PlacedInterval) -> str:
     if row.owner is None:
-        return "nobody"
+        return "no worker"
     return f"worker {short(row.owner)}" + (", which is gone," if row.lease_over else "")
 
 
