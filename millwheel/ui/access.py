@@ -183,6 +183,12 @@ def is_from_another_site(headers: Mapping[str, str], *, changes: bool) -> bool:
     return origin.partition("://")[2] != headers.get("host", "")
 
 
+def is_led_by_another_site(headers: Mapping[str, str]) -> bool:
+    """Whether a link of another origin has led a browser here. Programs do not say it, nor do
+    browsers over plain HTTP, except from this machine."""
+    return headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+
+
 def _name_and_password(sent: str) -> tuple[str, str]:
     try:
         name, _, password = base64.b64decode(sent, validate=True).decode().partition(":")

@@ -5,7 +5,7 @@
     /                                   the pipelines of the store
     /pipelines/NAME                     the first page of a pipeline
     /pipelines/NAME/PAGE                a further page; its query has the filters
-    /pipelines/NAME/PAGE.jsonl          all that a page with the same filters lists, as JSON Lines
+    /pipelines/NAME/PAGE.SUFFIX         of some pages: what they show, as a file
     /pipelines/NAME/do/VERB             GET: what a change would do; POST: do it
     /api/...                            the figures of the same page as JSON
     /healthz, /metrics                  of the store (`millwheel.services.store_endpoint`)
@@ -18,9 +18,11 @@ in a thread, of one look at the store, which all viewers of the same second shar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -36,9 +38,9 @@ from millwheel.errors import MillwheelError, StoreError, UsageError
 from millwheel.services.store_endpoint import StoreAnswers, look
 from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
-from millwheel.ui.access import Access, Level, Viewer, is_from_another_site
-from millwheel.ui.hiding import without_secrets
-from millwheel.ui.page import Page, Portion
+from millwheel.ui.access import Access, Level, Viewer, is_from_another_site, is_led_by_another_site
+from millwheel.ui.hiding import shown_figures
+from millwheel.ui.page import Page, Visit
 from millwheel.ui.pages import OVERVIEW, PAGES
 from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.rendering import digest_of, render, static_files
@@ -106,6 +108,10 @@ class Site:
             return self._looks.get(kind, lambda: self._figures(page, pipeline, filters))
 
         figures = await run_in_threadpool(look)
+        if page.ask is not None:
+            visit = self._visit(request, viewer, pipeline)
+            answer = await run_in_threadpool(page.ask, visit, filters)
+            figures = {**figures, "answer": msgspec.to_builtins(answer)}
         if request.scope["path_params"].get("as_json"):
             return _unless_same(request, msgspec.json.encode(figures), "application/json")
         text = await run_in_threadpool(
@@ -121,47 +127,41 @@ class Site:
         )
         return _unless_same(request, text.encode(), "text/html; charset=utf-8")
 
+    async def download(self, request: Request, page: Page[Any]) -> Response:
+        viewer, pipeline = self._admitted(request, Level.LOOK), self._pipeline(request)
+        given = dict(parse_qsl(request.url.query))
+        filters = page.read_filters(given)
+        visit = self._visit(request, viewer, pipeline)
+        if visit.is_led_here:  # the page says what the address asks
+            address = _address(request, pipeline, page.name, given)
+            return RedirectResponse(address, HTTPStatus.SEE_OTHER)
+        assert page.download is not None
+        parts = await run_in_threadpool(page.download.parts, visit, filters)
+        first = await run_in_threadpool(next, parts, b"")
+        name = quote(f"{pipeline}-{page.name}.{page.download.suffix}")
+        return StreamingResponse(
+            chain((first,), parts),
+            media_type=page.download.content_type,
+            headers={"content-disposition": f"attachment; filename*=UTF-8''{name}"},
+        )
+
+    def _visit(self, request: Request, viewer: Viewer, pipeline: str) -> Visit:
+        return Visit(
+            self._store,
+            pipeline,
+            viewer.level >= Level.MEND,
+            is_led_by_another_site(request.headers),
+            self._options.redact,
+            self._options.pipeline,
+        )
+
     def _figures(self, page: Page[Any], pipeline: str, filters: Any) -> Any:
         with self._store.inspecting() as inspection:
             self._check(inspection, pipeline)
             looked = page.look(inspection, pipeline or self._options.pipeline or "", filters)
         if page.remember is not None:
             looked = page.remember(looked, self._rates)
-        found = msgspec.to_builtins(looked, enc_hook=_plain)
-        return without_secrets(found) if self._options.redact else found
-
-    async def download(self, request: Request) -> Response:
-        """All lines of a page, portion by portion: the first one before the answer begins, so that
-        an error has a page of its own. A later error ends the download without its end."""
-        self._admitted(request, Level.LOOK)
-        page, pipeline = PAGES.get(request.path_params["page"]), self._pipeline(request)
-        if page is None or page.portion is None:
-            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
-        filters = page.read_filters(dict(parse_qsl(request.url.query)))
-        first = await run_in_threadpool(self._portion, page, pipeline, filters, None)
-
-        def lines() -> Iterator[bytes]:
-            portion = first
-            while True:
-                yield b"".join(msgspec.json.encode(each) + b"\n" for each in portion.lines)
-                if portion.cursor is None:
-                    return
-                portion = self._portion(page, pipeline, filters, portion.cursor)
-
-        name = quote(f"{pipeline}-{page.name}.jsonl")
-        return StreamingResponse(
-            lines(),
-            media_type="application/x-ndjson",
-            headers={"content-disposition": f"attachment; filename*=UTF-8''{name}"},
-        )
-
-    def _portion(self, page: Page[Any], pipeline: str, filters: Any, cursor: Any) -> Portion:
-        assert page.portion is not None
-        with self._store.inspecting() as inspection:
-            self._check(inspection, pipeline)
-            found = page.portion(inspection, pipeline, filters, cursor)
-        lines = msgspec.to_builtins(found.lines, enc_hook=_plain)
-        return Portion(without_secrets(lines) if self._options.redact else lines, found.cursor)
+        return shown_figures(looked, redact=self._options.redact)
 
     def _check(self, inspection: Inspection, pipeline: str) -> None:
         if pipeline:
@@ -342,8 +342,10 @@ def application(store: VisitedStore, access: Access, options: Options) -> Starle
             ("/pipelines/{pipeline}/{page}", site.page),
         ):
             routes.append(Route(prefix + path, _guarded(site, answer, as_json=as_json)))
-    lines = Route("/pipelines/{pipeline}/{page}.jsonl", _guarded(site, site.download))
-    routes.insert(0, lines)  # otherwise it would be a page of this name
+    for name, page in PAGES.items():
+        if page.download is not None:  # first: otherwise it would be a page of this name
+            path = f"/pipelines/{{pipeline}}/{name}.{page.download.suffix}"
+            routes.insert(0, Route(path, _guarded(site, partial(site.download, page=page))))
     change = "/pipelines/{pipeline}/do/{verb}"
     routes += [
         Route(change, _guarded(site, site.foresee), methods=["GET"]),
@@ -436,10 +438,3 @@ async def _form(request: Request) -> dict[str, str]:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body)))
     except (UnicodeDecodeError, ValueError) as error:
         raise Refused(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """A value that msgspec does not know: JSON of the store, or a tuple with names."""
-    if isinstance(value, msgspec.Raw):
-        return msgspec.json.decode(value)
-    raise NotImplementedError

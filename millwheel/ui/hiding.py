@@ -43,6 +43,20 @@ HIDDEN_TEXTS = frozenset({"what", "root"})
 STATEMENT_FOLLOWS = "waits for the open transaction of "
 
 
+def shown_figures(figures: Any, *, redact: bool) -> Any:
+    """Structs as plain values for a page and for JSON; without keys and values if they are
+    redacted."""
+    found = msgspec.to_builtins(figures, enc_hook=_plain)
+    return without_secrets(found) if redact else found
+
+
+def _plain(value: Any) -> Any:
+    """A value that msgspec does not know: JSON of the store."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
+    raise NotImplementedError
+
+
 def without_secrets(figures: Any) -> Any:
     """The figures, as `msgspec.to_builtins` gives them, without keys and values."""
     if isinstance(figures, dict):

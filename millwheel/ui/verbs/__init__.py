@@ -6,6 +6,7 @@ from typing import Any
 
 from millwheel.ui.verb import Verb
 from millwheel.ui.verbs.injectors import PAUSE, RESUME
+from millwheel.ui.verbs.interval_verbs import MERGE, MOVE, SPLIT, UNPIN
 from millwheel.ui.verbs.keys import CANCEL_TIMER, DELETE_STATE, FIRE_TIMER, SET_STATE
 from millwheel.ui.verbs.letter_changes import DISCARD, EDIT, RETRY, SET_ASIDE, WITHDRAW
 
@@ -23,5 +24,9 @@ VERBS: dict[str, Verb[Any]] = {
         DELETE_STATE,
         CANCEL_TIMER,
         FIRE_TIMER,
+        MOVE,
+        UNPIN,
+        SPLIT,
+        MERGE,
     )
 }
