@@ -54,13 +54,13 @@ def app(
     except ImportError as error:
         raise UsageError(NEEDS_UI) from error
     from millwheel.store.address import StoreAddress
-    from millwheel.ui.access import Access, Level, Viewer
+    from millwheel.ui.access import Access, Level, Viewer, name_in_log
     from millwheel.ui.visited_store import VisitedStore
 
     def named(client: str, headers: Mapping[str, str]) -> Viewer | None:
         found = None if viewer is None else viewer(headers)
         if found is not None:
-            return Viewer(found[0], Level[found[1].upper()])
+            return Viewer(name_in_log(found[0]), Level[found[1].upper()])
         return None if everybody is None else Viewer("", Level[everybody.upper()])
 
     access = Access.from_environment(host=named)
