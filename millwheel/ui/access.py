@@ -36,6 +36,16 @@ class Level(enum.IntEnum):
     MEND = 2
 
 
+def level_of(name: str, where: str) -> Level:
+    """A level by its name in small letters; `UsageError`, which says where it stands, for
+    others."""
+    for level in Level:
+        if level.name.lower() == name:
+            return level
+    known = ", ".join(level.name.lower() for level in Level)
+    raise UsageError(f"{where}: {name!r} is no level: {known}")
+
+
 @dataclass(frozen=True)
 class Viewer:
     """Who has sent a request."""
@@ -196,7 +206,9 @@ def is_from_another_site(headers: Mapping[str, str], *, changes: bool) -> bool:
     if site in ("same-origin", "none"):
         return False
     if site is not None:
-        return changes or headers.get("sec-fetch-mode") != "navigate"
+        is_link = headers.get("sec-fetch-mode") == "navigate"
+        in_frame = headers.get("sec-fetch-dest", "document") != "document"
+        return changes or not is_link or in_frame
     origin = headers.get("origin")
     if origin is None:
         return False  # no browser

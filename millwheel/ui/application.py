@@ -38,7 +38,7 @@ from millwheel.errors import MillwheelError, StoreError, UsageError
 from millwheel.services.store_endpoint import StoreAnswers, look
 from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
-from millwheel.ui.access import Access, Level, Viewer, is_from_another_site, one_of_each
+from millwheel.ui.access import NOBODY, Access, Level, Viewer, is_from_another_site, one_of_each
 from millwheel.ui.given_fields import fields_of
 from millwheel.ui.hiding import without_secrets
 from millwheel.ui.page import Page
@@ -117,7 +117,7 @@ class Site:
             return self._looks.get(kind, lambda: self._figures(page, pipeline, filters))
 
         figures = await run_in_threadpool(look)
-        if request.scope["path_params"].get("as_json"):
+        if request.path_params.get("as_json"):
             return _unless_same(request, msgspec.json.encode(figures), "application/json")
         text = await run_in_threadpool(
             render,
@@ -243,11 +243,14 @@ class Site:
             return Response(
                 text, status, {"www-authenticate": 'Basic realm="millwheel", charset="UTF-8"'}
             )
-        if request.scope["path_params"].get("as_json"):
+        if request.path_params.get("as_json"):
             return Response(
                 msgspec.json.encode({"error": text}), status, media_type="application/json"
             )
-        viewer = self._viewer(request)
+        try:
+            viewer = self._viewer(request)
+        except Exception:  # the application's function of viewers: that may be the error
+            viewer = NOBODY
         shown = "" if isinstance(error, NoSuchPipeline) or viewer.level == Level.NONE else pipeline
         values = {
             **self._context(request, viewer, shown),

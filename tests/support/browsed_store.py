@@ -18,7 +18,7 @@ from psycopg import sql
 from millwheel.store.console.administration import pause, transaction
 from millwheel.store.console.asking import Actor, Asking
 from millwheel.store.console.migrate import migrate
-from tests.support.hostile_texts import HOSTILE, LONG
+from tests.support.hostile_texts import HOSTILE, LONG, SECRET_KEY, SECRET_VALUE
 
 SHOP = "shop"
 SECONDS = 60.0
@@ -27,7 +27,8 @@ SECONDS = 60.0
 
 class BrowsedStore:
     """Args:
-    texts: are keys, values, errors and tags of timers in turn.
+    texts: each one is a key, a value, an error, a tag of a timer, and a reason. `SECRET_KEY` and
+        `SECRET_VALUE` are there besides.
     """
 
     pipeline = SHOP
@@ -42,6 +43,10 @@ class BrowsedStore:
             for text in texts
             for what in ("sum", "sum", "fail", "park", "sum")
         ]
+        orders += [
+            {"customer": SECRET_KEY, "note": SECRET_VALUE, "what": what, "second": next(second)}
+            for what in ("sum", "fail", "park")
+        ]
         lines = [msgspec.json.encode(order) for order in orders]
         lines.append(b'{"customer": ' + texts[0].encode() + b" not JSON")
         (directory / "orders.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
@@ -54,12 +59,15 @@ class BrowsedStore:
             raise
 
     def _fill(self, texts: list[str]) -> None:
-        failed = len(texts)
+        failed = len(texts) + 1
         self._wait("SELECT count(*) >= %s FROM parked_keys", failed)
         self._wait("SELECT count(*) >= %s FROM dead_letter WHERE parked IS NULL", failed + 1)
-        self._wait("SELECT count(*) >= %s FROM sold", 3 * failed)
+        self._wait("SELECT count(*) >= %s FROM sold", 4 * len(texts) + 2)
+        with transaction(self.url) as connection:  # about a record that is not there
+            item = f"record:{'0' * 32}"
+            Asking(connection, SHOP).set_aside_item(Actor("dan", "mine"), "check", SECRET_KEY, item)
         pause(self.url, SHOP, actor=Actor(texts[0], texts[1]))
-        for text in texts[2:]:
+        for text in texts:
             with transaction(self.url) as connection:
                 Asking(connection, SHOP).note(Actor(text[:100], text), "note", {"text": text})
 

@@ -26,4 +26,6 @@ HOSTILE = {
 LONG = "<b>" + "long " * 13_107
 """64 KiB."""
 
+SECRET_KEY, SECRET_VALUE = "zq7secretkey", "zq7secretvalue"
+
 assert len(LONG) > 64 * 1024 - 8

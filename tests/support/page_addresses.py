@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from typing import Protocol
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx
@@ -35,7 +36,11 @@ def is_planned(address: str) -> bool:
     return name in PLANNED and name not in PAGES
 
 
-def crawl(client: httpx.Client, first: str) -> dict[str, httpx.Response]:
+class Asks(Protocol):
+    def get(self, address: str, /) -> httpx.Response: ...
+
+
+def crawl(client: Asks, first: str) -> dict[str, httpx.Response]:
     """Follow the links from an address, one of each kind of address; gives the answers."""
     found: dict[str, httpx.Response] = {}
     kinds = set()

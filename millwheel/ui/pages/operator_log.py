@@ -19,7 +19,7 @@ class LogFilters(msgspec.Struct, frozen=True):
 
 
 class OperatorLog(msgspec.Struct, frozen=True):
-    entries: list[LogEntry]
+    batches: list[LogEntry]
     """Newest first."""
     next_before: int | None
     """`LogFilters.before` of the next page; None: this is the last one."""
