@@ -20,6 +20,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_llm.txt",
     "docs_site",
+    "page_pictures",
 ]
 exclude_patterns = ["_ext", "deploy/Dockerfile*"]
 
