@@ -68,7 +68,8 @@ class Browser:
             {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme, still]})
 
     def hide(self) -> None:
         """Put the window away, as a tab behind another one is."""
