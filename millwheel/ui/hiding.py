@@ -1,7 +1,7 @@
 """Hides keys and values in figures, with ``--redact``: for pages that others may see.
 
 It works on the figures of all pages, by the names of their fields, so no page can forget it. A key
-becomes ``key#1a2b3c4d``, a hash that is the same wherever it appears.
+becomes ``key#1a2b3c4d``, a hash that is the same wherever it appears, in the logs of workers too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from millwheel.core.redaction import hidden
+from millwheel.core.codec import decode_key
+from millwheel.core.redaction import hidden, without_key
 
 VALUE = "(hidden)"
 
@@ -78,16 +79,14 @@ def _value(value: Any) -> str:
 
 
 def _key(value: Any) -> str:
-    return hidden(msgspec.json.encode(value).decode())
+    return hidden(repr(decode_key(msgspec.json.encode(value))))
 
 
 def _text(value: Any) -> Any:
     if not isinstance(value, str):
         return without_secrets(value)
-    if value.startswith("key "):
-        return hidden(value)
     before, follows, statement = value.partition(STATEMENT_FOLLOWS)
-    return f"{before}{follows}{VALUE}" if statement else value
+    return f"{before}{follows}{VALUE}" if statement else without_key(value)
 
 
 _HIDES: dict[str, Callable[[Any], Any]] = {

@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from millwheel.errors import UsageError
 from millwheel.store.console.inspection import Inspection
+from millwheel.ui.given_fields import read_fields
 from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.visited_store import VisitedStore
 
@@ -82,14 +82,4 @@ class Page(Generic[FILTERS]):
 
     def read_filters(self, given: Mapping[str, str]) -> FILTERS:
         """The filters of an address; empty ones count as left out. `UsageError` for wrong ones."""
-        known = self.filters.__struct_fields__
-        for name in given:
-            if name not in known:
-                raise UsageError(
-                    f"this page has no filter {name!r}; it has: {', '.join(known) or 'none'}"
-                )
-        values = {name: value for name, value in given.items() if value != ""}
-        try:
-            return msgspec.convert(values, self.filters, strict=False)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"the address has a wrong filter: {error}") from error
+        return read_fields(given, self.filters, "the address of this page")
