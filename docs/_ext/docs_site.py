@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 DECISIONS = """
@@ -17,12 +16,14 @@ DECISIONS = """
 [0-9]*
 ```
 """
+STATES = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
+TRANSITION = re.compile(r" *(\S+) --> (\w+)(?:: (.+))?")
 FENCE = re.compile(r"( *)```(\w*)$")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", _list_decisions)
+    app.connect("source-read", _list_transitions)
     app.connect("autodoc-process-docstring", _translate, priority=0)
     return {"parallel_read_safe": True}
 
@@ -31,6 +32,18 @@ def _list_decisions(app: Sphinx, page: str, source: list[str]) -> None:
     """Put the decisions into the site's tree; their list has links for readers."""
     if Path(page) == Path("decisions/README"):
         source[0] += DECISIONS
+
+
+def _list_transitions(app: Sphinx, page: str, source: list[str]) -> None:
+    """Show each diagram of states, which the site does not draw, as a table."""
+    source[0] = STATES.sub(_transitions, source[0])
+
+
+def _transitions(diagram: re.Match[str]) -> str:
+    rows = ["| state | event | next state |", "|---|---|---|"]
+    for state, following, event in TRANSITION.findall(diagram[1]):
+        rows.append(f"| {state.replace('[*]', '(start)')} | {event} | {following} |")
+    return "\n".join(rows)
 
 
 def _translate(
