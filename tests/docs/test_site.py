@@ -39,7 +39,7 @@ def test_the_api_links_to_its_types(site: Path) -> None:
     page = (site / "reference/api/millwheel.pipeline.html").read_text("utf-8")
     assert 'href="millwheel.settings.html#millwheel.settings.Settings"' in page
     assert '<div class="highlight-python' in page
-    assert 'href="../../why/time.html"' in page, "a page that a docstring names is a link"
+    assert '<span class="doc">Time</span></a>' in page, "a page that a docstring names is a link"
 
 
 def test_a_value_without_a_text_has_not_that_of_its_type(site: Path) -> None:
