@@ -239,6 +239,7 @@ def operate(
     service.start()
     service.start()
     pages = None
+    operators: list[Operator] = []
     try:
         poison = len(range(0, records, POISON))
         service.wait("SELECT count(*) FROM dead_letter", lambda found: found >= poison)
@@ -271,6 +272,8 @@ def operate(
         for line in _compare(service, operators, records):
             say(line)
     finally:
+        for one in operators:
+            one.client.close()
         if pages is not None:
             pages.close()
         service.stop()
