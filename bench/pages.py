@@ -52,7 +52,7 @@ FILTERS: dict[str, list[dict[str, Any]]] = {
     "key": [{"step": LAST}, {"step": LAST, "key": "17"}],
     "late": [{}, {"step": LAST}],
     "letters": [{}, {"group": "error"}, {"group": "key"}, {"key": "17"}, {"error": "account 17 "}],
-    "sql": [{}, {"q": "SELECT count(*) FROM states"}],
+    "sql": [{}, {"statement": "SELECT count(*) FROM states"}],
 }
 """What a viewer looks for, besides the page as it is."""
 

@@ -18,6 +18,11 @@ from psycopg.rows import namedtuple_row
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS, Key, from_micros
 from millwheel.errors import UsageError
+from millwheel.store.console.asked_question import (
+    ReadableView,
+    readable_views,
+    rights_beyond_reading,
+)
 from millwheel.store.console.kept_letters import KeptLetters
 from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
@@ -489,16 +494,27 @@ class Inspection:
         self.require_current(pipeline)
         return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
 
-    def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
-        """Newest first."""
+    def placement_events(
+        self, pipeline: str, limit: int, *, before: int | None = None
+    ) -> list[PlacementEvent]:
+        """Newest first; only those with numbers smaller than `before`."""
         self.require_current(pipeline)
-        rows = self._rows("newest_placement_events", pipeline, limit=limit)
+        rows = self._rows("newest_placement_events", pipeline, limit=limit, before=before)
         return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
 
     def log(self, pipeline: str) -> RequestLog:
         """The log of operators."""
         self.require_current(pipeline)
         return RequestLog(self.connection, pipeline)
+
+    def rights_beyond_reading(self) -> str:
+        """A right of this login that a reader of the pipelines does not have, in words; empty:
+        none."""
+        return rights_beyond_reading(self.connection, self.pipelines())
+
+    def readable_views(self, pipeline: str) -> list[ReadableView]:
+        """What this login may read of a pipeline, besides the engine's own tables."""
+        return readable_views(self.connection, pipeline)
 
     def require_owners(self, pipeline: str) -> None:
         """`UsageError` if keys have no owners that can be asked: the pipeline runs on Spark, or its

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +18,8 @@ from millwheel.store.console.kept_letters import (
 )
 from millwheel.store.console.one_key import KeyStatus
 from millwheel.store.console.one_key import Page as KeyPage
-from millwheel.ui.page import Page, Portion
+from millwheel.ui.hiding import shown_figures
+from millwheel.ui.page import Download, Page, Visit
 
 LISTED = 50
 
@@ -138,18 +140,23 @@ def _shown(
     )
 
 
-def _portion(
-    inspection: Inspection, pipeline: str, filters: LettersFilters, cursor: Any
-) -> Portion:
-    """The next letters of an export, oldest first, of those that were there when it began."""
-    kept = inspection.letters(pipeline)
-    after, up_to = cursor or (0, kept.newest_number())
-    found = kept.portion(PORTION, filters.wanted._replace(after=after, up_to=up_to))
-    is_last = len(found) < PORTION
-    return Portion([one.listed() for one in found], None if is_last else (found[-1].id, up_to))
+def _lines(visit: Visit, filters: LettersFilters) -> Iterator[bytes]:
+    """All letters of the filters that are there at the beginning, oldest first, as JSON Lines. Each
+    portion is a look of its own, so no snapshot lasts as long as the download."""
+    after, up_to = 0, None
+    while True:
+        with visit.looking() as inspection:
+            kept = inspection.letters(visit.pipeline)
+            up_to = kept.newest_number() if up_to is None else up_to
+            found = kept.portion(PORTION, filters.wanted._replace(after=after, up_to=up_to))
+        lines = shown_figures([one.listed() for one in found], redact=visit.redact)
+        yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        if len(found) < PORTION:
+            return
+        after = found[-1].id
 
 
 LETTERS: Page[LettersFilters] = Page(
     "letters", "Failed", "What failed?", "letters.html", look, LettersFilters,
-    portion=_portion,
+    download=Download("jsonl", "application/x-ndjson", _lines),
 )  # fmt: skip

@@ -137,13 +137,13 @@ def _foresee_edit(desk: Desk, form: EditedLetter) -> Foreseen:
     _require_value(letter)
     matched = _match(desk, LetterFilter(ids=[form.letter]))
     lines = [f"processes dead letter {letter.id} of {letter.computation} with another value, once"]
-    if not desk.is_redacted:
+    if not desk.redacts:
         lines += [f"key: {_json(letter.key)}", f"error: {letter.error}", f"value: {letter.value}"]
     lines += [
         *matched.of_a_retry(),
         "A value of another key is refused. The log keeps the former value.",
     ]
-    suggested = {} if desk.is_redacted else {"value": _readable(letter.value)}
+    suggested = {} if desk.redacts else {"value": _readable(letter.value)}
     if form.value is not None:
         typed_json(form.value, "value")
     return Foreseen(lines, matched.askable > 0, suggested)
