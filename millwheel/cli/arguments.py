@@ -1,29 +1,11 @@
-"""Arguments and options that are keys or JSON."""
+"""Options that are JSON."""
 
 from __future__ import annotations
 
 import sys
 
-import msgspec
-
-from millwheel.core.codec import is_key, shown
-from millwheel.core.model import Key
+from millwheel.core.typed_values import typed_json
 from millwheel.errors import UsageError
-
-
-def key_of(text: str) -> Key:
-    """The key that a word stands for: JSON, otherwise the text itself."""
-    try:
-        found = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
-    key = tuple(found) if isinstance(found, list) else found
-    if not is_key(key):
-        raise UsageError(
-            f"{text} cannot be a key: a key is a text, a whole number, or a list of these. A text "
-            f"that looks like other JSON is written in quotes: '\"{text}\"'"
-        )
-    return key
 
 
 def json_of(text: str, option: str) -> object:
@@ -36,8 +18,4 @@ def json_of(text: str, option: str) -> object:
                 text = file.read()
         except OSError as error:
             raise UsageError(f"{option}: {error}") from error
-    try:
-        value: object = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{option} takes JSON, and {shown(text)} is none: {error}") from error
-    return value
+    return typed_json(text, option)

@@ -8,8 +8,15 @@ import typer
 from millwheel.cli.fitted_tables import print_table
 from millwheel.cli.printing import say, tell
 from millwheel.core.model import Key
+from millwheel.core.quantities import count_of
 from millwheel.services.operating import short
-from millwheel.store.console.one_key import MOST_PENDING, KeyStatus, Page
+from millwheel.store.console.one_key import (
+    MOST_COUNTED,
+    MOST_PENDING,
+    KeyStatus,
+    Page,
+    ParkedKey,
+)
 
 
 def print_key(found: KeyStatus, page: Page) -> None:
@@ -18,7 +25,9 @@ def print_key(found: KeyStatus, page: Page) -> None:
         f"{found.computation}, key {msgspec.json.encode(found.key).decode()}: slot {found.slot}, "
         f"interval {found.interval} of {owner}"
     )
-    if found.state is None and not found.entries_total and not page.skip:
+    if found.parked is not None:
+        tell(_parked(found.parked))
+    if found.state is None and found.entries_total == 0 and not page.skip:
         tell(f"no state{_other_type(found.key)}")
     if found.state is not None:
         say(f"state (version {found.version}): {bytes(found.state).decode()}")
@@ -53,9 +62,21 @@ def print_key(found: KeyStatus, page: Page) -> None:
         tell("no records on their way to it")
 
 
-def _print_some(columns: list[str], rows: list[list[str]], total: int) -> None:
+def _parked(parked: ParkedKey) -> str:
+    waiting = count_of(parked.waiting, "record")
+    if parked.letter is None:
+        return f"parked since {parked.since}; being processed: {waiting}"
+    return (
+        f"parked since {parked.since} by dead letter {parked.letter} ({parked.error}); behind it: "
+        f"{waiting}"
+    )
+
+
+def _print_some(columns: list[str], rows: list[list[str]], total: int | None) -> None:
     print_table(columns, rows)
-    if len(rows) < total:
+    if total is None:
+        tell(f"{len(rows):,} of more than {MOST_COUNTED:,}: --limit and --skip show others")
+    elif len(rows) < total:
         tell(f"{len(rows):,} of {total:,}: --limit and --skip show others")
 
 

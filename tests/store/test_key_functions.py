@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from millwheel.cli.arguments import key_of
 from millwheel.cli.commands.key_commands import OneKey, get_state
 from millwheel.cli.options import CommonOptions
 from millwheel.core.codec import encode_key
 from millwheel.core.model import from_micros
+from millwheel.core.typed_values import key_of
 from millwheel.errors import UsageError
 from tests.support.examples import examples
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy

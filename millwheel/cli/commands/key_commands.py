@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from millwheel.cli.arguments import json_of, key_of
+from millwheel.cli.arguments import json_of
 from millwheel.cli.command import command, group
 from millwheel.cli.key_text import print_key
 from millwheel.cli.opened_store import inspecting
 from millwheel.cli.operator_desk import actor, asking, report
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup, RequestOptions
 from millwheel.cli.printing import print_json
+from millwheel.core.typed_values import key_of
 from millwheel.errors import UsageError
 from millwheel.store.console.one_key import Page
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from millwheel.cli.arguments import key_of
 from millwheel.cli.command import command
 from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
 from millwheel.cli.opened_store import opened
@@ -22,10 +21,11 @@ from millwheel.cli.options import (
 )
 from millwheel.cli.printing import print_json, print_result, seconds_text
 from millwheel.core.quantities import count_of
+from millwheel.core.typed_values import key_of
 from millwheel.errors import UsageError
 from millwheel.store.console import administration
 from millwheel.store.console.administration import Paused
-from millwheel.store.console.asking import LogEntry
+from millwheel.store.console.request_log import LogEntry
 
 NOTICED_SECONDS = 2
 """Upper bound: workers poll every second, and finish the chunk they are reading."""
@@ -177,7 +177,7 @@ def log(
     outcome."""
     with asking(common, pipeline, needs_owners=False) as desk, desk.transaction() as asked:
         if withdraw is not None:
-            count = asked.withdraw(withdraw)
+            count = asked.withdraw(actor(""), withdraw)
             if not count:
                 raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
             line = (
@@ -187,7 +187,7 @@ def log(
             result = {"pipeline": desk.pipeline, "batch": withdraw, "withdrawn": count}
             print_result(result, [line], as_json=as_json)
             return
-        entries = asked.log(LOG_ENTRIES)
+        entries = asked.log().entries(LOG_ENTRIES)
     if as_json:
         print_json(entries)
         return

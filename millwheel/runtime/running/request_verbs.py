@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millwheel.core.codec import apply_migrations, shown
+from millwheel.core.merge_patch import includes, merged
 from millwheel.core.model import Delivery, Timer, TimerKind, from_micros
 from millwheel.errors import CannotCarryOut, MigrationFailed
 from millwheel.runtime.interval.interval import Interval
@@ -63,7 +64,7 @@ async def _set_state(turn: RequestTurn) -> str:
     before = _plain(turn)
     _require(before, turn.request.payload.get("if"))
     payload = turn.request.payload
-    after = _merged(before, payload["merge"]) if "merge" in payload else payload["value"]
+    after = merged(before, payload["merge"]) if "merge" in payload else payload["value"]
     try:
         turn.state.amend(msgspec.json.encode(after))
     except msgspec.ValidationError as error:
@@ -87,30 +88,11 @@ def _plain(turn: RequestTurn) -> Any:
 
 def _require(state: Any, condition: Any) -> None:
     """Compare the state with a condition: some of its fields, or the whole of another state."""
-    if condition is None or _includes(state, condition):
+    if condition is None or includes(state, condition):
         return
     raise CannotCarryOut(
         f"the condition does not hold: the state is {msgspec.json.encode(state).decode()}"
     )
-
-
-def _includes(value: Any, wanted: Any) -> bool:
-    if isinstance(value, dict) and isinstance(wanted, dict):
-        return all(name in value and _includes(value[name], each) for name, each in wanted.items())
-    return bool(value == wanted)
-
-
-def _merged(value: Any, change: Any) -> Any:
-    """A value after a JSON merge patch (RFC 7396): objects are merged, a null removes a field."""
-    if not isinstance(change, dict):
-        return change
-    merged = dict(value) if isinstance(value, dict) else {}
-    for name, each in change.items():
-        if each is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = _merged(merged.get(name), each)
-    return merged
 
 
 # -- timers ----------------------------------------------------------------------------------------

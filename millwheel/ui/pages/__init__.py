@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.ui.page import Page
+from millwheel.ui.pages.disk_page import DISK
+from millwheel.ui.pages.key_page import KEY
+from millwheel.ui.pages.late import LATE
+from millwheel.ui.pages.letters import LETTERS
 from millwheel.ui.pages.operator_log import LOG
 from millwheel.ui.pages.overview import OVERVIEW
 from millwheel.ui.pages.sql_page import SQL
 from millwheel.ui.pages.steps import STEPS
-from millwheel.ui.pages.workers_page import WORKERS
+from millwheel.ui.pages.timers_ahead import TIMERS
 
-PAGES: dict[str, Page[Any]] = {page.name: page for page in (STEPS, WORKERS, LOG, SQL)}
+PAGES: dict[str, Page[Any]] = {
+    page.name: page for page in (STEPS, LATE, KEY, LETTERS, TIMERS, DISK, LOG, SQL)
+}
 
 __all__ = ["OVERVIEW", "PAGES"]

@@ -25,7 +25,7 @@ from millwheel.store.console.asked_question import (
     examples,
 )
 from millwheel.store.console.inspection import Inspection
-from millwheel.ui.page import Page, Visit
+from millwheel.ui.page import Download, Page, Visit
 
 SECONDS = 10.0
 """Longest run of a statement, with its plan."""
@@ -245,5 +245,5 @@ SQL: Page[SqlFilters] = Page(
     SqlFilters,
     live=False,
     ask=answer,
-    download=download,
+    download=Download("csv", "text/csv", download),
 )

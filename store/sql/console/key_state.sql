@@ -1,9 +1,53 @@
--- The state of one key: the state object, a page of the entries of its collections, and the number of all entries.
-SELECT s.entry, s.value::text, s.version, s.total
-FROM (
-    SELECT e.*, count(*) FILTER (WHERE e.entry <> '') OVER () AS total,
-           row_number() OVER (PARTITION BY e.entry = '' ORDER BY e.entry) AS place
-    FROM {state_of}(%(computation)s, %(key)s::jsonb, %(slot)s) AS e
-) AS s
-WHERE s.entry = '' OR s.place BETWEEN %(skip)s::bigint + 1 AND %(skip)s::bigint + %(limit)s::bigint
-ORDER BY s.entry
+-- The state of one key: the state object, a page of the entries of its collections, and the number of all entries, up to
+-- a limit. As {state_of}, which reads all entries.
+WITH tail AS MATERIALIZED (
+    SELECT DISTINCT ON (c.entry) c.entry, c.value, c.version
+    FROM {fold} AS f
+    CROSS JOIN LATERAL (
+        SELECT * FROM {state_changes} AS r
+        WHERE r.interval_id = f.interval_id AND r.n > f.through AND r.n < f.through + 1000000000
+        OFFSET 0
+    ) AS c
+    WHERE f.interval_id = %(interval_id)s
+      AND c.slot = %(slot)s AND c.computation = %(computation_id)s AND c.key = %(key)s
+    ORDER BY c.entry, c.n DESC
+), plain AS (
+    SELECT s.entry, s.value, s.version
+    FROM {state} AS s
+    WHERE s.slot = %(slot)s AND s.computation = %(computation_id)s AND s.key = %(key)s AND s.entry = ''
+      AND NOT EXISTS (SELECT FROM tail AS t WHERE t.entry = '')
+    UNION ALL
+    SELECT t.entry, t.value, t.version FROM tail AS t WHERE t.entry = '' AND t.value IS NOT NULL
+), counted AS (
+    SELECT count(*) AS entries
+    FROM (
+        (
+            SELECT FROM {state} AS s
+            WHERE s.slot = %(slot)s AND s.computation = %(computation_id)s AND s.key = %(key)s AND s.entry > ''
+              AND s.entry NOT IN (SELECT t.entry FROM tail AS t)
+            LIMIT %(most_counted)s::bigint + 1
+        )
+        UNION ALL
+        SELECT FROM tail AS t WHERE t.entry > '' AND t.value IS NOT NULL
+    ) AS e
+), page AS (
+    SELECT p.entry, p.value, p.version
+    FROM (
+        (
+            SELECT s.entry, s.value, s.version
+            FROM {state} AS s
+            WHERE s.slot = %(slot)s AND s.computation = %(computation_id)s AND s.key = %(key)s AND s.entry > %(after)s
+              AND s.entry NOT IN (SELECT t.entry FROM tail AS t)
+            ORDER BY s.entry
+            LIMIT %(skip)s::bigint + %(limit)s::bigint + 1
+        )
+        UNION ALL
+        SELECT t.entry, t.value, t.version FROM tail AS t WHERE t.entry > %(after)s AND t.value IS NOT NULL
+    ) AS p
+    ORDER BY p.entry
+    LIMIT %(limit)s::bigint + 1 OFFSET %(skip)s
+)
+SELECT x.entry, x.value::text, x.version, c.entries
+FROM counted AS c
+LEFT JOIN (SELECT * FROM plain UNION ALL SELECT * FROM page) AS x ON true
+ORDER BY x.entry

@@ -1,7 +1,0 @@
--- The interval that has a slot, and its owner.
-SELECT k.id, k.owner::text, w.id IS NOT NULL
-FROM {key_interval} AS k
-JOIN {computation} AS c ON c.id = k.computation
-LEFT JOIN {worker} AS w ON w.id = k.owner AND NOT w.stopped AND w.lease_until > now()
-WHERE c.name = %(computation)s AND c.removed_at IS NULL
-  AND k.slot_from <= %(slot)s AND %(slot)s < k.slot_to
