@@ -67,6 +67,9 @@ NEEDS_A_REASON = "say why: the reason stands in the log of operators"
 TOO_LONG_A_REASON = f"the reason has more than {MOST_REASON_CHARACTERS} characters"
 
 
+DATA_EXCEPTION = "22"
+"""Class of SQLSTATE."""
+
 TOO_LARGE = HTTPStatus(413)  # its name is another one since Python 3.13
 
 
@@ -398,11 +401,20 @@ def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
         return HTTPStatus.NOT_FOUND, str(error)
     if isinstance(error, UsageError):
         return HTTPStatus.BAD_REQUEST, str(error)
+    if _is_about_a_value(error):
+        return HTTPStatus.BAD_REQUEST, f"the store cannot read a value of this request: {error}"
     if isinstance(error, StoreError | MillwheelError):
         return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
     structlog.get_logger().error("page_failed", exc_info=error)
     text = f"this is a bug of millwheel: {type(error).__name__}. The log of the page has more"
     return HTTPStatus.INTERNAL_SERVER_ERROR, text
+
+
+def _is_about_a_value(error: Exception) -> bool:
+    """Whether the store answers, and refuses a value that a viewer has sent: a number that is too
+    large for a column, or text that is no JSON."""
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    return isinstance(error, StoreError) and state.startswith(DATA_EXCEPTION)
 
 
 def _address(request: Request, pipeline: str, page: str, filters: Mapping[str, Any]) -> str:
