@@ -34,7 +34,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from millwheel.errors import MillwheelError, StoreError, UsageError
+from millwheel.errors import MillwheelError, StoreError, UsageError, UserCodeError
 from millwheel.services.store_endpoint import StoreAnswers, look
 from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
@@ -399,7 +399,7 @@ def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
         return HTTPStatus.UNAUTHORIZED, str(error)
     if isinstance(error, NoSuchPipeline):
         return HTTPStatus.NOT_FOUND, str(error)
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | UserCodeError):  # a key that no record can have
         return HTTPStatus.BAD_REQUEST, str(error)
     if _is_about_a_value(error):
         return HTTPStatus.BAD_REQUEST, f"the store cannot read a value of this request: {error}"
