@@ -176,7 +176,7 @@ class Site:
         try:
             form = verb.read(given)
             asked = await run_in_threadpool(verb.carry_out, desk, Actor(viewer.name, reason), form)
-        except UsageError as error:
+        except (UsageError, UserCodeError) as error:
             return await self._foreseen(request, viewer, given, str(error), reason)
         self._looks.forget()
         structlog.get_logger().info(
@@ -198,7 +198,7 @@ class Site:
         try:
             form = verb.read(given)
             foreseen = await run_in_threadpool(verb.foresee, desk, form)
-        except UsageError as wrong:
+        except (UsageError, UserCodeError) as wrong:
             error = error or str(wrong)
         values = {
             **self._context(request, viewer, desk.pipeline),

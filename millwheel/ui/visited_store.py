@@ -14,7 +14,6 @@ from millwheel.store.console.asking import Asking
 from millwheel.store.console.inspection import Inspection, inspect
 from millwheel.store.console.presence import Presence, present
 
-
 STATEMENT_SECONDS = 15.0
 """Longest run of a statement of a look: viewers wait for it."""
 
