@@ -63,7 +63,7 @@ def _key(value: Any) -> str:
 
 
 def _text(value: Any) -> Any:
-    return without_key(value) if isinstance(value, str) else value
+    return without_key(value) if isinstance(value, str) else without_secrets(value)
 
 
 _HIDES: dict[str, Callable[[Any], Any]] = {
