@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from millwheel.core.codec import decode_key
-from millwheel.core.redaction import hidden, without_key
+from millwheel.core.redaction import hidden
 
 VALUE = "(hidden)"
 
@@ -85,8 +85,10 @@ def _key(value: Any) -> str:
 def _text(value: Any) -> Any:
     if not isinstance(value, str):
         return without_secrets(value)
+    if value.startswith("key "):
+        return hidden(value)  # its end has the timer's tag, or a value
     before, follows, statement = value.partition(STATEMENT_FOLLOWS)
-    return f"{before}{follows}{VALUE}" if statement else without_key(value)
+    return f"{before}{follows}{VALUE}" if statement else value
 
 
 _HIDES: dict[str, Callable[[Any], Any]] = {

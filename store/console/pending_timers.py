@@ -101,7 +101,7 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     coming: list[ComingTimers]
     """Units with timers, the soonest first."""
     due: ComingTimers
-    """Timers with a time before the clock of their step: they are due, in some intervals at least."""
+    """Timers with a time before the clock of their step: they are due, in some intervals anyway."""
     later: ComingTimers
     """After the last unit."""
     at_the_end: ComingTimers
@@ -111,6 +111,10 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepTimers]
     """Those that have timers or holds, in the order of the graph."""
     overdue: list[OverdueTimers]
+
+
+NEVER_DEPLOYED = (0, None, 1, 0)
+"""Row of ``timer_size`` of a schema that has no pipeline yet."""
 
 
 class _Clock(NamedTuple):
@@ -153,9 +157,8 @@ def pending_timers(
     ((now,),) = reader.rows("database_time")
     every_clock = [_Clock(*row) for row in reader.rows("timer_clocks")]
     clocks = [clock for clock in every_clock if step in ("", clock.name)]
-    ((timers, estimated, blocks, changes),) = reader.rows(
-        "timer_size", most_timers=MOST_EXACT, most_changes=MOST_CHANGES
-    )
+    sizes = reader.rows("timer_size", most_timers=MOST_EXACT, most_changes=MOST_CHANGES)
+    timers, estimated, blocks, changes = sizes[0] if sizes else NEVER_DEPLOYED
     is_exact = timers <= MOST_EXACT
     percent = 100.0 if is_exact else min(100.0 * SAMPLED_BLOCKS / blocks, 100.0)
     which: dict[str, Any] = {
