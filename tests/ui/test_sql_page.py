@@ -15,6 +15,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from millwheel.errors import UsageError
+from millwheel.store.console.asked_question import AnswerLimits, ask
 from millwheel.store.console.migrate import migrate
 from millwheel.store.console.roles import Roles, make_roles
 from millwheel.ui.access import Access, Level, Viewer
@@ -141,8 +143,6 @@ def test_a_file_is_whole_or_refused(pages: SeenPages) -> None:
         answer = pages.get(f"{PAGE}.csv", statement=statement)
         assert answer.status_code == 400, statement
         assert words in text_of(answer)
-    constant = pages.get(f"{PAGE}.csv", statement="SELECT repeat('x', 1000000)::int")
-    assert (constant.status_code, len(constant.text) < 10_000) == (400, True)
     assert pages.get("/pipelines/wheel/log.csv").status_code == 404
 
 
@@ -180,6 +180,17 @@ def test_rows_values_and_errors_have_limits(pages: SeenPages) -> None:
     assert (late["state"], len(late["words"]) < 2500) == ("failed", True)
     constant = asked(pages, "SELECT 1 WHERE random()::text = repeat('x', 1000000)")
     assert (constant["state"], len(constant["plan"]) < 5000) == ("done", True)
+
+
+def test_the_error_of_a_file_has_a_limit(schema: Schema) -> None:
+    """It quotes a constant, before any row."""
+    limits = AnswerLimits(seconds=30, characters=10)
+    with (
+        pytest.raises(UsageError) as refused,
+        ask(schema.url, "SELECT repeat('x', 1000000)::int", schema.name, limits) as question,
+    ):
+        next(question.rows(10, 10))
+    assert len(str(refused.value)) < 2500
 
 
 @pytest.mark.parametrize(
