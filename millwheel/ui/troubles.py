@@ -43,7 +43,7 @@ def troubles_of(status: PipelineStatus) -> list[Trouble]:
     if status.on_spark is not None:
         return []
     return [
-        *_of_workers(status),
+        *troubles_of_workers(status),
         *(trouble for one in status.computations for trouble in _of_step(one, status)),
         *_of_left_data(status),
     ]
@@ -60,6 +60,11 @@ def _of_schema(status: PipelineStatus) -> Trouble:
         f"its schema is at version {version}, and these pages need {HEAD}: run millwheel migrate "
         f"{status.name}, with the same --store"
     )
+
+
+def troubles_of_workers(status: PipelineStatus) -> list[Trouble]:
+    """Those that concern all steps. None of a pipeline that runs on Spark."""
+    return [] if status.on_spark is not None else list(_of_workers(status))
 
 
 def _of_workers(status: PipelineStatus) -> Iterator[Trouble]:
@@ -105,7 +110,7 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
             page="letters",
             filters={**of, "group": "key"},
         )
-    if one.dead_letters_kept:
+    if one.dead_letters_kept > one.parked.keys:  # each parked key has one, which stops it
         yield Trouble(
             f"{count_of(one.dead_letters_kept, 'dead letter')} of {name}",
             page="letters",

@@ -76,6 +76,17 @@ async def test_the_graph_has_the_figures_of_the_store(owner: Owner, pages: SeenP
     assert "style=" not in html
 
 
+async def test_a_worker_that_is_blocked_stops_its_steps(owner: Owner, pages: SeenPages) -> None:
+    """Then none of them waits for itself."""
+    figures = load(owner, queue=40, records=2.0, records_out=2.0)
+    blocked = {"seconds": 4.0, "by": "computation count, at x.py:7"}
+    await owner.store.heartbeat(owner.worker, 9.0, {**figures, "blocked": blocked})
+    text = pages.text(STEPS)
+    assert "user code blocks the event loop" in text
+    assert "at x.py:7" in text
+    assert "waits for itself" not in text
+
+
 async def test_paused_steps_are_marked(
     owner: Owner, pages: SeenPages, postgres: PostgresSite
 ) -> None:
@@ -144,8 +155,10 @@ CHAIN = [Arrow("a", "b", "s"), Arrow("b", "c", "s"), Arrow("c", "d", "s")]
         ([step("a", 900), step("b", 900, 5000.0), step("c", 0), step("d", 0)], []),
         # No worker says how fast it is.
         ([step("a", 900, None), step("b", 900, None), step("c", 0), step("d", 0)], []),
-        # Its first record takes for ever.
-        ([step("a", 0), step("b", 30, 0.0), step("c", 0), step("d", 0)], ["b"]),
+        # Its user code waits for a service.
+        ([step("b", 30, 0.0, oldest_seconds=9.0), step("c", 0), step("d", 0)], ["b"]),
+        # All steps stand still, as with a store that does not answer.
+        ([step("b", 900, 0.0), step("c", 30, 0.0), step("d", 30, 0.0)], []),
         ([step("a", 900, kind="injector"), step("b", 0), step("c", 0), step("d", 0)], []),
     ],
 )
@@ -221,7 +234,8 @@ def wide_graph(steps: int) -> StandingSteps:
                  user_code=CodeStatus(0.99, 1.0), parked=ParkedStatus())
             for name, of in nodes.items()
         ],
-        waiting_for_themselves={}, marks={"step_3": ["waits for itself"]}, sources=[], sinks=[],
+        stopped=[], waiting_for_themselves={},
+        marks={"step_3": ["waits for itself"]}, sources=[], sinks=[],
         boxes=list(picture.boxes), arrows=list(picture.arrows),
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from millwheel.store.console.inspection import (
 from millwheel.store.console.step_names import stored_nodes
 from millwheel.ui.page import NoFilters, Page
 from millwheel.ui.rate_history import WHOLE, RateHistory, RatePoint
+from millwheel.ui.troubles import Trouble, troubles_of_workers
 
 MUCH_RECORDS = 10
 MUCH_SECONDS = 5.0
@@ -65,6 +66,8 @@ class StandingSteps(msgspec.Struct, frozen=True, kw_only=True):
     on_spark: SparkQueryStatus | None
     computations: list[ComputationStatus]
     """The steps, writers before readers."""
+    stopped: list[Trouble]
+    """What stops a worker, and so all of its steps."""
     waiting_for_themselves: dict[str, str]
     """The steps for which the others wait, each with the reason in words."""
     marks: dict[str, list[str]]
@@ -85,7 +88,11 @@ def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StandingS
     order = {one.name: number for number, one in enumerate(status.computations)}
     known = {name: nodes[name] for name in sorted(nodes, key=lambda n: order.get(n, len(order)))}
     picture = stored_picture(pipeline, known)
-    themselves = waiting_for_themselves(status.computations, picture.arrows)
+    running = [worker for worker in status.workers if worker.state == "running"]
+    # A worker that is blocked stops all of its steps.
+    is_stopped = any(worker.blocked_by or worker.waits for worker in running)
+    steps = [] if is_stopped else status.computations
+    themselves = waiting_for_themselves(steps, picture.arrows)
     return StandingSteps(
         name=pipeline,
         at=status.at,
@@ -95,6 +102,7 @@ def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StandingS
         complete=status.complete,
         on_spark=status.on_spark,
         computations=status.computations,
+        stopped=troubles_of_workers(status) if status.deployed else [],
         waiting_for_themselves=themselves,
         marks={
             one.name: found for one in status.computations if (found := _marks(one, themselves))
@@ -121,14 +129,20 @@ def waiting_for_themselves(
         readers.setdefault(arrow.start, []).append(arrow.end)
     found: dict[str, str] = {}
     for one in by_name.values():
-        if one.kind == "injector" or one.paused or one.per_second is None:
-            continue
-        if one.backlog < max(MUCH_RECORDS, one.per_second * MUCH_SECONDS):
+        if one.kind == "injector" or not _has_much_waiting(one):
             continue
         behind = _behind(one.name, readers) & by_name.keys()
         if all(by_name[name].backlog <= one.backlog * LITTLE for name in behind):
             found[one.name] = _reason(one, bool(behind))
     return found
+
+
+def _has_much_waiting(one: ComputationStatus) -> bool:
+    if one.per_second is None:  # no worker says how fast it is
+        return False
+    if not one.per_second:  # all steps stand still if their worker does
+        return one.backlog >= MUCH_RECORDS and one.oldest_seconds >= MUCH_SECONDS
+    return one.backlog >= max(MUCH_RECORDS, one.per_second * MUCH_SECONDS)
 
 
 def _behind(step: str, readers: Mapping[str, list[str]]) -> set[str]:
@@ -148,7 +162,7 @@ def _reason(one: ComputationStatus, has_readers: bool) -> str:
     pace = (
         f"which take {duration(one.backlog / one.per_second)} at its rate"
         if one.per_second
-        else "and none was processed of late"
+        else f"behind user code that began {duration(one.oldest_seconds)} ago"
     )
     rest = "little waits at the steps behind it" if has_readers else "no step is behind it"
     return f"{waiting} wait here, {pace}, and {rest}: it is the slow one"
