@@ -168,12 +168,12 @@ def test_rows_values_and_errors_have_limits(pages: SeenPages) -> None:
     assert (len(many["rows"]), many["is_cut"]) == (1000, True)
     exactly = asked(pages, "SELECT n FROM generate_series(1, 1000) AS n")
     assert (len(exactly["rows"]), exactly["is_cut"]) == (1000, False)
-    wide = asked(pages, "SELECT repeat('x', n) FROM (VALUES (100000000)) AS v (n)")
+    wide = asked(pages, "SELECT repeat('x', n) FROM (VALUES (10000000)) AS v (n)")
     assert (len(wide["rows"][0][0]), wide["shortened"]) == (4001, 1)
     both = asked(pages, "SELECT repeat('x', 5000) FROM generate_series(1, 1000000)")
     assert both["is_cut"]
     assert sum(len(row[0]) for row in both["rows"]) < 5_000_000
-    wrong = asked(pages, "SELECT repeat('x', n)::int FROM (VALUES (100000000)) AS v (n)")
+    wrong = asked(pages, "SELECT repeat('x', n)::int FROM (VALUES (10000000)) AS v (n)")
     assert wrong["state"] == "failed"
     assert len(wrong["words"]) < 2500
     late = asked(pages, "SELECT repeat('x', n)::int FROM generate_series(1000000, 1000000) AS n")
