@@ -34,7 +34,7 @@ class Visit:
     pipeline: str
     may_mend: bool
     is_led_here: bool
-    """A page of another site has sent the viewer here, who may not know what the address asks."""
+    """A page of another site has sent the viewer here, maybe unaware of the filters."""
     redact: bool
     only_pipeline: str | None
     """The only pipeline of the store that is shown."""
