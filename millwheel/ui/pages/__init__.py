@@ -14,9 +14,10 @@ from millwheel.ui.pages.overview import OVERVIEW
 from millwheel.ui.pages.sql_page import SQL
 from millwheel.ui.pages.steps import STEPS
 from millwheel.ui.pages.timers_ahead import TIMERS
+from millwheel.ui.pages.workers_page import WORKERS
 
 PAGES: dict[str, Page[Any]] = {
-    page.name: page for page in (STEPS, LATE, KEY, LETTERS, TIMERS, DISK, LOG, SQL)
+    page.name: page for page in (STEPS, LATE, KEY, LETTERS, WORKERS, TIMERS, DISK, LOG, SQL)
 }
 
 __all__ = ["OVERVIEW", "PAGES"]

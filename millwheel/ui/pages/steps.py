@@ -37,8 +37,8 @@ class SourceLeft(msgspec.Struct, frozen=True):
     ended: int
     """Partitions that are read to their ends."""
     paused: bool
-    rows: int | None
-    bytes: int | None
+    rows_left: int | None
+    bytes_left: int | None
     seconds_left: float | None
     """Time for these rows at the present rate, of the slowest partition."""
     pending: int
