@@ -2,7 +2,7 @@
 
 Placed as `millwheel graph` places it (`millwheel.graph.layers`). Colours come from the style of the
 pages: the picture has classes and no style of its own. It is drawn of the figures of the page
-`millwheel.ui.pages.steps`, as they are in its JSON.
+`millwheel.ui.pages.steps_page`, as they are in its JSON.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 
 from millwheel.core.model import Key
 from millwheel.store.console.held_watermarks import Root
-from millwheel.ui.remedies import INCIDENTS, Facts, remedy_for
+from millwheel.ui.remedies import INCIDENTS, LateFacts, remedy_for
 from tests.support.described_graphs import LINES_TO_COUNTS
 from tests.support.product import ROOT
 from tests.support.seen_pages import SeenPages
@@ -251,7 +251,7 @@ async def test_the_timer_that_holds_is_cancelled_by_its_button(
     assert asked == [("cancel_timer", '"a"', "alarm")]
 
 
-FACTS = Facts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=True)
+FACTS = LateFacts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=True)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from millwheel.store.console.inspection import (
     SourceStatus,
 )
 from millwheel.ui.live_graph import live_graph
-from millwheel.ui.pages.steps import (
+from millwheel.ui.pages.steps_page import (
     StandingSteps,
     sources_left,
     undelivered,
