@@ -16,6 +16,9 @@ MARKS = 3
 LETTER_SHARE = 0.035
 """Least part of the ring on which an owner's letter has room, on a narrow screen too."""
 
+WORDS_SHARE = 0.2
+"""Least part on which two words have room."""
+
 LOAD_HEIGHT = 12
 BAND_HEIGHT = 24
 BAND_TOP = LOAD_HEIGHT + 2
@@ -90,7 +93,7 @@ def _drawn(one: Mapping[str, Any], most: float) -> list[Markup]:
         parts.append(LOAD.format(kind=hot, y=top, height=f"{height:.1f}", **place))
     if one["share"] >= LETTER_SHARE:
         middle = f"{x + width / 2:.3f}"
-        text = one["letter"] or "?"
+        text = one["letter"] or ("no owner" if one["share"] >= WORDS_SHARE else "?")
         if one["is_moving"] and one["share"] >= 2 * LETTER_SHARE:
             text += f"→{one['to_letter']}"
         parts.append(LETTER.format(x=middle, y=BAND_TOP + 17, text=text))

@@ -388,6 +388,26 @@ class Inspection:
         return choose(self.pipelines(), wanted)
 
     def status(self, pipeline: str) -> PipelineStatus:
+        status = self.placed(pipeline)
+        if not status.schema_current:
+            return status
+        found = {one.name: one for one in status.computations}
+        status.sinks = [SinkStatus(*row) for row in self._rows("status_sinks", pipeline)]
+        for name, kept, keys, waiting, seconds in self._rows("status_dead_letters", pipeline):
+            if name in found:
+                one = found[name]
+                one.dead_letters_kept = kept
+                one.parked = ParkedStatus(keys, waiting, seconds)
+        status.orphaned = orphaned(self.connection, Statements(pipeline))
+        for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
+            found[name].holder = Holder(
+                kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest
+            )
+        return status
+
+    def placed(self, pipeline: str) -> PipelineStatus:
+        """The part of the status that needs no look at states, timers or letters: workers,
+        intervals, sources and rates."""
         version = self._version(pipeline)
         status = PipelineStatus(pipeline, version, version == HEAD)
         if not status.schema_current:
@@ -412,20 +432,9 @@ class Inspection:
         status.intervals = [_interval(row) for row in intervals]
         status.generations = _by_generation(intervals, status.workers, now)
         status.sources = [_source(row) for row in intervals if row.source is not None]
-        status.sinks = [SinkStatus(*row) for row in self._rows("status_sinks", pipeline)]
         for name, backlog in self._rows("status_backlog", pipeline):
             if name in found:  # otherwise it was removed, and records sent to it are dropped
                 found[name].backlog = max(found[name].backlog, backlog)
-        for name, kept, keys, waiting, seconds in self._rows("status_dead_letters", pipeline):
-            if name in found:
-                one = found[name]
-                one.dead_letters_kept = kept
-                one.parked = ParkedStatus(keys, waiting, seconds)
-        status.orphaned = orphaned(self.connection, Statements(pipeline))
-        for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
-            found[name].holder = Holder(
-                kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest
-            )
         status.computations = list(found.values())
         status.complete = bool(found) and all(
             one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations

@@ -1,8 +1,8 @@
-"""What has happened to one key, as far as the store still has it.
+"""The history of one key, as far as the store still has it.
 
-Commits, and records between computations, are stored until their bucket is dropped. What a commit
-has written does not say which record it comes from, so a history has what was sent to the key, and
-what became of its state and timers, in the order of time.
+Commits, and records between computations, are stored until their bucket is dropped. The rows
+of a commit do not say which records they come from, so a history has the records that were sent to
+the key, and the changes of its state and timers, in the order of time.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from millwheel.store.console.snapshot import iso_text
 MOST_EVENTS = 100
 
 MOST_COMMITS = 5_000
-"""Newest commits of the key's interval that are searched."""
+"""Number of newest commits of the key's interval that are searched."""
 
 MOST_LOGS = 1_000
-"""Newest logs that are searched for records to the key."""
+"""Number of newest logs that are searched for records to the key."""
 
 MOST_LOG_ROWS = 20_000
 """Rows of these logs that are searched, with at least ten of each; a row has the records of one
 commit."""
 
 MOST_REQUESTS = 100_000
-"""Newest requests that are searched."""
+"""Number of newest requests that are searched."""
 
 MOST_CHARACTERS = 4_000
-"""Of a value."""
+"""Longest value of an event."""
 
 
 class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):
     """``state written``, ``state removed``, ``entry written``, ``entry removed``, ``timer set``,
     ``timer ended``, ``record sent to it`` or ``asked``."""
     by: str = ""
-    """Of a record: its sender and stream; of a request: who asked."""
+    """Of a record: its sender and stream; of a request: its actor."""
     entry: str = ""
     """Of a collection: field/entry."""
     timer: str = ""
@@ -67,7 +67,7 @@ class KeyHistory(msgspec.Struct, frozen=True):
     is_whole: bool
     """Whether that is the first commit of the interval."""
     has_more: bool
-    """Whether there are older events within what was searched."""
+    """Whether the searched rows have older events."""
 
 
 class _Found(NamedTuple):
@@ -105,9 +105,9 @@ def history_of_key(
 
 
 def _state(micros: int, entry: str, value: str | None) -> _Found:
-    what = "entry" if entry else "state"
+    part = "entry" if entry else "state"
     done = "removed" if value is None else "written"
-    event = KeyEvent(at=_time(micros), happened=f"{what} {done}", entry=entry, value=value)
+    event = KeyEvent(at=_time(micros), happened=f"{part} {done}", entry=entry, value=value)
     return _Found(micros, event)
 
 

@@ -160,7 +160,7 @@ class SoughtKey:
     def rows(
         self, name: str, params: dict[str, Any] | None = None, **functions: str
     ) -> list[tuple[Any, ...]]:
-        """Rows of a statement whose parameters are the place of the key, and some more."""
+        """Rows of a statement about the key, whatever further parameters it takes."""
         text = self._statements.get(name, **functions)
         return self._connection.execute(text, self._params | (params or {})).fetchall()
 

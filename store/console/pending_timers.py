@@ -2,9 +2,9 @@
 
 A timer of event time comes when the input watermark of its interval passes its time, a timer of the
 clock when the clock does. Up to `MOST_EXACT` timers are counted, with the changes that are not
-folded; of more, `SAMPLED_BLOCKS` blocks of the table stand for all. The index tells, however many
-others there are, the soonest timers, those that are overdue, and those of the counted units of time
-if there are not too many of these.
+folded; of more, `SAMPLED_BLOCKS` blocks of the table stand for all. The soonest timers, and those
+that are overdue, are read by the index, however many others there are, and so are those of the
+counted units of time if these are not too many.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from millwheel.store.postgres.statements import Statements
 MOST_EXACT = 300_000
 
 SAMPLED_BLOCKS = 2_000
-"""Of the table `timer`: some 150,000 timers."""
+"""Blocks of the table `timer` in a sample: some 150,000 timers."""
 
 MOST_CHANGES = 20_000
 """Changes that are not folded are left out if there are more of them, and of estimates."""
 
 MOST_OVERDUE = 2_000
-"""Of one step and kind."""
+"""Overdue timers of one step and kind that are read."""
 
 SECOND = 1_000_000
 
@@ -101,13 +101,13 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     coming: list[ComingTimers]
     """Units with timers, the soonest first."""
     due: ComingTimers
-    """Timers whose time has come, in the first interval of their step at least."""
+    """Timers with a time before the clock of their step: they are due, in some intervals at least."""
     later: ComingTimers
     """After the last unit."""
     at_the_end: ComingTimers
     """When event time ends."""
     unknown: ComingTimers
-    """Of steps whose event time has not begun."""
+    """Timers of steps without an event time so far."""
     steps: list[StepTimers]
     """Those that have timers or holds, in the order of the graph."""
     overdue: list[OverdueTimers]
@@ -147,7 +147,7 @@ def pending_timers(
 
     Args:
         unit: the unit of time by which they are counted.
-        step: name of the only step whose timers are counted; empty: all.
+        step: name of the only step to count; empty: all.
     """
     reader = _Reader(connection, pipeline)
     ((now,),) = reader.rows("database_time")
@@ -249,14 +249,14 @@ class _Count:
 
 
 def _weight(sample: Sequence[_Counted], estimated: float | None, percent: float) -> float:
-    """The statistics of the server tell the number of rows better than the size of a sample does,
+    """The statistics of the server give the number of rows better than the size of a sample does,
     which does not always have the number of blocks that was asked for."""
     counted = sum(one.folded for one in sample)
     return estimated / float(counted) if estimated and counted else 100.0 / percent
 
 
 def _rounded(number: int) -> int:
-    """To two digits: a sample tells no more."""
+    """To two digits, the accuracy of a sample."""
     return round(number, 2 - len(str(number)))
 
 

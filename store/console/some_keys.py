@@ -55,7 +55,7 @@ def some_keys(
 ) -> SomeKeys:
     """Keys that have a state, on a connection with a snapshot.
 
-    Those whose first state is not folded yet are among them if the newest commits have written it.
+    A key without a folded state is among them if the newest commits have written its first one.
 
     Args:
         computation: its number.

@@ -27,6 +27,7 @@ import msgspec
 
 from millwheel import Computation, Context, JsonLines, Park, Pipeline, Record, Stream, Table
 from millwheel.ui.access import Access
+from millwheel.ui.verbs import VERBS
 from tests.faults.kill_flights import workplace
 from tests.faults.service import Service
 from tests.support.seen_pages import SeenPages
@@ -56,6 +57,8 @@ class Effect(msgspec.Struct):
 
 class Account(msgspec.Struct):
     place: int = 0
+    touched: int = 0
+    """Changed by operators only."""
 
 
 ENTRIES = Stream("entries", Entry)
@@ -203,8 +206,21 @@ def _resume(operator: Operator, random: Random) -> None:
     operator.press("resume")
 
 
+def _set_state(operator: Operator, random: Random) -> None:
+    """Count one more, if the count is as guessed."""
+    touched = random.randrange(3)
+    operator.press(
+        "set_state",
+        step="book",
+        key=random.randrange(3),
+        merge=msgspec.json.encode({"touched": touched + 1}).decode(),
+        condition=msgspec.json.encode({"touched": touched}).decode(),
+    )
+
+
 CHOICES: tuple[Callable[[Operator, Random], None], ...] = (
     _retry, _retry, _edit, _edit, _discard, _discard, _pause, _resume,
+    *([_set_state] if "set_state" in VERBS else []),
 )  # fmt: skip
 
 
@@ -223,6 +239,7 @@ def operate(
     service.start()
     service.start()
     pages = None
+    operators: list[Operator] = []
     try:
         poison = len(range(0, records, POISON))
         service.wait("SELECT count(*) FROM dead_letter", lambda found: found >= poison)
@@ -255,6 +272,8 @@ def operate(
         for line in _compare(service, operators, records):
             say(line)
     finally:
+        for one in operators:
+            one.client.close()
         if pages is not None:
             pages.close()
         service.stop()
@@ -304,6 +323,16 @@ def _compare(service: Service, operators: list[Operator], records: int) -> Itera
         f"(SELECT count(*) FROM passed WHERE number >= {EDITED})"
     )
     assert edited == effects_of_edits
+    touched = dict(
+        service.read(
+            "SELECT key, count(*) FROM request WHERE verb = 'set_state' AND outcome = 'done' "
+            "GROUP BY 1"
+        )
+    )
+    states = service.read(
+        "SELECT key::text, (value ->> 'touched')::integer FROM states WHERE computation = 'book'"
+    )
+    assert {key: count for key, count in states if count} == touched, "an edit is there twice"
     assert service.read("SELECT count(*) FROM request WHERE outcome IS NULL") == [(0,)]
     asked = service.read("SELECT DISTINCT actor, reason, verb FROM request")
     assert {actor for actor, *_ in asked} == set(NAMES)

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from millwheel.core.codec import encode_key
+from millwheel.store.console import kept_letters
 from millwheel.ui.access import Access, Level, Viewer
 from millwheel.ui.pages import letters
 from millwheel.ui.pages.letters import LISTED
@@ -192,6 +193,15 @@ def test_a_letter_stands_with_what_else_its_key_has(pages: SeenPages) -> None:
     links = pages.get(PAGE, letter=6).text
     assert "do/retry" not in links
     assert "do/discard?ids=6" in links
+
+
+def test_of_the_records_that_wait_the_first_are_shown(
+    pages: SeenPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_letters, "FIRST_RECORDS", 1)
+    (key,) = pages.json(PAGE)["parked"]["keys"]
+    assert [one["id"] for one in key["first_records"]] == [2]
+    assert key["waiting"] == 2
 
 
 async def test_a_letter_of_a_removed_step_has_no_state(

@@ -141,7 +141,23 @@ def test_a_file_is_whole_or_refused(pages: SeenPages) -> None:
         answer = pages.get(f"{PAGE}.csv", statement=statement)
         assert answer.status_code == 400, statement
         assert words in text_of(answer)
+    constant = pages.get(f"{PAGE}.csv", statement="SELECT repeat('x', 1000000)::int")
+    assert (constant.status_code, len(constant.text) < 10_000) == (400, True)
     assert pages.get("/pipelines/wheel/log.csv").status_code == 404
+
+
+def test_a_file_ends_in_time_whatever_its_rows_set(
+    pages: SeenPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_page, "SECONDS", 1.0)
+    statement = (
+        "SELECT set_config('statement_timeout', '0', false), CASE WHEN n > 1000 THEN pg_sleep(60) "
+        "END FROM generate_series(1, 3000) AS n"
+    )
+    began = time.monotonic()
+    answer = pages.get(f"{PAGE}.csv", statement=statement)
+    assert (answer.status_code, "stopped after 1 s" in text_of(answer)) == (400, True)
+    assert time.monotonic() - began < 20
 
 
 # -- limits ---------------------------------------------------------------------------------------
@@ -160,6 +176,8 @@ def test_rows_values_and_errors_have_limits(pages: SeenPages) -> None:
     wrong = asked(pages, "SELECT repeat('x', n)::int FROM (VALUES (100000000)) AS v (n)")
     assert wrong["state"] == "failed"
     assert len(wrong["words"]) < 2500
+    late = asked(pages, "SELECT repeat('x', n)::int FROM generate_series(1000000, 1000000) AS n")
+    assert (late["state"], len(late["words"]) < 2500) == ("failed", True)
     constant = asked(pages, "SELECT 1 WHERE random()::text = repeat('x', 1000000)")
     assert (constant["state"], len(constant["plan"]) < 5000) == ("done", True)
 
@@ -352,6 +370,9 @@ def test_a_viewer_asks_with_the_rights_of_a_reader_only(
         run(connection, "GRANT SELECT ON {}.peer_secret TO {}", *names)
         assert "the secret of the workers" in state(reader)[1]
         run(connection, "REVOKE SELECT ON {}.peer_secret FROM {}", *names)
+        run(connection, "GRANT {} TO {} WITH INHERIT FALSE", roles.worker, login)
+        assert state(reader)[0] == "off"  # it could take the role
+        run(connection, "REVOKE {} FROM {}", roles.worker, login)
     assert state(reader)[0] == "done"
     answer = pages_of(schema.url, BOB).get(f"{PAGE}.csv", statement="SELECT 1")
     assert (answer.status_code, "more rights" in text_of(answer)) == (400, True)

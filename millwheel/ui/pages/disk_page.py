@@ -1,4 +1,4 @@
-"""*What is on disk?* Bytes by kind, what keeps them, and what can be done."""
+"""*What is on disk?* Bytes by kind, and the reasons why they are kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DiskFigures(msgspec.Struct, frozen=True, kw_only=True):
     kept: list[KeptPast]
     """Empty: nothing keeps the oldest bucket."""
     unfolded: int
-    """Commits whose states and timers are not in the current tables yet."""
+    """Commits that are not in the current states and timers yet."""
     fold_age_seconds: float | None
     """Age of the oldest of them; None: there are none."""
     snapshots: list[LongSnapshot]

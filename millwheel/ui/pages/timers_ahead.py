@@ -27,7 +27,7 @@ class TimerFigures(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     """Names for display, by the names of steps."""
     step: str | None
-    """Name of the only step whose timers are counted."""
+    """Name of the only step that is counted."""
     most_overdue: int
     """Overdue timers of one step and kind that are looked at."""
 

@@ -145,7 +145,7 @@ class _Owners(NamedTuple):
 
 
 def look(inspection: Inspection, pipeline: str, filters: WorkersFilters) -> Possession:
-    status = inspection.status(pipeline)
+    status = inspection.placed(pipeline)
     if not status.schema_current:
         inspection.require_current(pipeline)
     born = sorted(status.workers, key=lambda one: (one.started_at, one.id))

@@ -184,7 +184,7 @@ def _plain(found: KeyStatus) -> Any:
 
 
 def _holds(found: KeyStatus, payload: dict[str, Any]) -> bool:
-    """Whether the condition holds now, as far as the stored state tells: of a key without one, only
+    """Whether the condition holds now, as far as the stored state says: of a key without one, only
     its owner knows the defaults."""
     return found.state is None or "if" not in payload or includes(_plain(found), payload["if"])
 
