@@ -101,7 +101,7 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     coming: list[ComingTimers]
     """Units with timers, the soonest first."""
     due: ComingTimers
-    """Timers with a time before the clock of their step: they are due, in some intervals at least."""
+    """Timers with a time before the clock of their step: due, in some intervals at least."""
     later: ComingTimers
     """After the last unit."""
     at_the_end: ComingTimers
