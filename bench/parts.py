@@ -26,6 +26,7 @@ from bench import (
     memory,
     nexmark,
     on_spark,
+    pages,
     parked,
     queries,
     rate,
@@ -39,6 +40,7 @@ from bench import (
     takeover,
     timers,
     trees,
+    watched,
     ways,
     windows,
     workers,
@@ -171,6 +173,13 @@ async def _queries(url: str, directory: Path, options: Options) -> Any:
     )
 
 
+async def _watched(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await watched.measure(
+        url, directory, pairs=3 if quick else 7, records=400_000 if quick else 1_000_000
+    )
+
+
 async def _ways(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await ways.measure(
@@ -207,6 +216,17 @@ async def _memory(url: str, directory: Path, options: Options) -> Any:
 
 async def _timers(url: str, directory: Path, options: Options) -> Any:
     return await timers.measure(url, directory, count=50_000 if options.quick else 1_000_000)
+
+
+async def _pages(url: str, directory: Path, options: Options) -> Any:
+    part = 100 if options.quick else 1
+    return await pages.measure(
+        url,
+        directory,
+        states=1_000_000 // part,
+        timers=10_000_000 // part,
+        letters=100_000 // part,
+    )
 
 
 async def _parked(url: str, directory: Path, options: Options) -> Any:
@@ -300,6 +320,7 @@ PARTS: dict[str, Part] = {
     "shares": _shares,
     "cells": _cells,
     "slow": _slow,
+    "pages": _pages,
     "parked": _parked,
     "snapshot": _snapshot,
     "memory": _memory,
@@ -311,6 +332,7 @@ PARTS: dict[str, Part] = {
     "kills": _kills,
     "evolving": _evolving,
     "trees": _trees,
+    "watched": _watched,
     "ways": _ways,
     "windows": _windows,
     "queries": _queries,
@@ -333,6 +355,7 @@ DEFAULT = tuple(
         "kills",
         "looks",
         "nexmark",
+        "pages",
         *GROUPS["growth"],
         "peers",
         "reader-wait",

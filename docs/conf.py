@@ -20,6 +20,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_llm.txt",
     "docs_site",
+    "page_pictures",
 ]
 exclude_patterns = ["_ext", "deploy/Dockerfile*"]
 
@@ -41,9 +42,7 @@ llms_txt_description = "A per-record stream engine in Python with its state in P
 llms_txt_suppress_unknown_node_warnings = ["toctree", "abbreviation"]
 
 html_theme = "furo"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 templates_path: list[str] = []
-copybutton_prompt_text = r"\$ "
-copybutton_prompt_is_regexp = True
-copybutton_only_copy_prompt_lines = True
-copybutton_line_continuation_character = "\\"
+copybutton_exclude = ".linenos, .gp, .go"  # the prompt and the output of a console

@@ -72,11 +72,14 @@ TOGETHER = {
     "tests/examples/test_flights_": "flights",
     "tests/docs/test_docstring_examples.py::test_examples_have_the_right_types": "mypy",
     "tests/project/test_types.py": "mypy",
+    "tests/ui/test_in_browser.py": "browser",
+    "tests/ui/test_hostile_texts.py": "browser",
 }
 """Where several processes run the tests, the tests of each of these groups run in one process. The
 tests with Spark share a session, which takes 13 s to start; those with Kafka share a broker (5 s);
 the tests of the flights share a year of them, which takes 7 s to read and sort; those with mypy
-share its results for the product (12 s)."""
+share its results for the product (12 s); those with a browser share it, and the store that it shows
+(5 s)."""
 
 
 class Grouping(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

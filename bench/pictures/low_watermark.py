@@ -23,6 +23,8 @@ SECONDS = 17.0
 """Length of the animation, which repeats."""
 FIRST, STEP = 0.6, 0.8
 """Seconds until the first payment, and from each payment to the next."""
+BEGIN = 13.0
+"""Second with which it begins: the whole picture is shown first, and then how it came about."""
 CHANGE, FADE = 0.22, 0.5
 """Seconds that a change takes, and that the end takes."""
 
@@ -42,6 +44,9 @@ STYLE = """
 .dot.counted { fill: var(--good) }
 .now { stroke: var(--quiet); stroke-width: 1.5; stroke-dasharray: 3 4; opacity: 0 }
 .open { opacity: 0 }
+@media (max-width: 480px) {
+  .quiet, .result, .level, .bad { font-size: 19px }
+}
 """
 
 
@@ -196,9 +201,8 @@ def _moment(place: int) -> float:
 def _appear(name: str, seconds: float, *steps: str) -> str:
     """From the first of the steps to the last one at a moment, and back at the end."""
     changes = {seconds + CHANGE * place: step for place, step in enumerate(steps)}
-    return keyframes(
-        name, SECONDS, {0: steps[0]} | changes | {SECONDS - FADE: steps[-1], SECONDS: steps[0]}
-    )
+    end = {SECONDS - FADE: steps[-1], SECONDS: steps[0]}
+    return keyframes(name, SECONDS, {0: steps[0]} | changes | end, BEGIN)
 
 
 def _motion(plot: Plot) -> list[str]:
@@ -226,7 +230,7 @@ def _sweep(plot: Plot) -> list[str]:
     hidden, shown = "clip-path: inset(-9px 100% -9px 0)", "clip-path: inset(-9px 0 -9px 0)"
     before, after = (f"transform: translateX({number(x - LEFT)}px)" for x in (left, RIGHT))
     return [
-        keyframes("reveal", SECONDS, {0: hidden, FIRST: hidden, end: shown, SECONDS: shown}),
+        keyframes("reveal", SECONDS, {0: hidden, FIRST: hidden, end: shown, SECONDS: shown}, BEGIN),
         keyframes(
             "now",
             SECONDS,
@@ -237,5 +241,6 @@ def _sweep(plot: Plot) -> list[str]:
                 end + CHANGE: f"opacity: 0; {after}",
                 SECONDS: f"opacity: 0; {after}",
             },
+            BEGIN,
         ),
     ]

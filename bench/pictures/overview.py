@@ -34,6 +34,9 @@ STYLE = """
 .bad { font-size: 17px; font-weight: 600; fill: var(--bad) }
 .killed { opacity: 0 }
 .good { font-size: 17px; font-weight: 600; fill: var(--good) }
+@media (max-width: 480px) {
+  .plain, .name, .quiet, .bad, .good { font-size: 20px }
+}
 """
 
 

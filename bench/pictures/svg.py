@@ -100,17 +100,18 @@ def path(points: list[tuple[float, float]], kind: str) -> str:
     return f'<path d="M{drawn}" class="{kind}"/>'
 
 
-def keyframes(name: str, seconds: float, frames: dict[float, str]) -> str:
+def keyframes(name: str, seconds: float, frames: dict[float, str], begin: float = 0.0) -> str:
     """Rules for a class of this name, which repeat for ever.
 
     Args:
         seconds: the length of one turn.
         frames: declarations by second, from 0 to `seconds`.
+        begin: the second with which the first turn begins.
     """
     steps = " ".join(
         f"{number(100 * second / seconds)}% {{ {rule} }}" for second, rule in frames.items()
     )
     return (
-        f".{name} {{ animation: {name} {number(seconds)}s linear infinite }}\n"
+        f".{name} {{ animation: {name} {number(seconds)}s linear {number(-begin)}s infinite }}\n"
         f"@keyframes {name} {{ {steps} }}"
     )

@@ -18,8 +18,9 @@ from millwheel.cli.options import CommonOptions
 from millwheel.cli.printing import print_result, tell
 from millwheel.errors import NotCarriedOut
 from millwheel.store.console.administration import transaction
-from millwheel.store.console.asking import Actor, Asking, Outcomes
+from millwheel.store.console.asking import Actor, Asking
 from millwheel.store.console.inspection import inspect
+from millwheel.store.console.request_log import Outcomes
 
 POLL_SECONDS = 0.2
 
@@ -71,7 +72,7 @@ class Desk:
         told = time.monotonic()
         while True:
             with self.transaction() as asked:
-                found = asked.outcomes(batch)
+                found = asked.log().outcomes(batch)
             if not found.open or time.monotonic() >= deadline:
                 return found
             if total > 1 and time.monotonic() - told >= 1.0:

@@ -17,6 +17,7 @@ import typer
 from rich.cells import cell_len
 
 from millwheel.cli.terminal import styled, width_of
+from millwheel.core.csv_line import csv_line
 from millwheel.errors import UsageError
 
 HELD_SPACE = "\x00"
@@ -131,17 +132,9 @@ def _escaped(character: str) -> str:
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:
     """As in Postgres, NULL is empty and an empty text is quoted."""
     write = sys.stdout.write
-    write(",".join(map(_quoted, columns)) + "\n")
+    write(csv_line(columns))
     for row in rows:
-        write(",".join(map(_quoted, row)) + "\n")
-
-
-def _quoted(value: str | None) -> str:
-    if value is None:
-        return ""
-    if value and not any(character in value for character in ',"\n\r'):
-        return value
-    return '"' + value.replace('"', '""') + '"'
+        write(csv_line(row))
 
 
 def print_rows_as_json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -11,7 +11,7 @@ from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
 from millwheel.cli.printing import seconds_text, tell
 from millwheel.cli.terminal import styled
 from millwheel.core.counters import COMMON_COUNTERS
-from millwheel.core.quantities import byte_text, duration
+from millwheel.core.quantities import byte_text, duration, short_duration
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.inspection import (
     BEGIN_OF_TIME,
@@ -301,13 +301,7 @@ def at_work(status: ComputationStatus) -> str:
 
 
 def user_code(code: CodeStatus | None) -> str:
-    return "" if code is None else f"{_short_time(code.mean)}, p99 {_short_time(code.p99)}"
-
-
-def _short_time(seconds: float) -> str:
-    if seconds < 0.001:
-        return f"{seconds * 1e6:,.0f} µs"
-    return f"{seconds * 1000:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+    return "" if code is None else f"{short_duration(code.mean)}, p99 {short_duration(code.p99)}"
 
 
 def late(status: ComputationStatus) -> str:

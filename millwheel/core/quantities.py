@@ -16,6 +16,13 @@ def duration(seconds: float) -> str:
     )
 
 
+def short_duration(seconds: float) -> str:
+    """For example ``310 µs``, ``1.5 ms`` or ``2.0 s``."""
+    if seconds < 0.001:
+        return f"{seconds * 1e6:,.0f} µs"
+    return f"{seconds * 1000:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
 def count_of(number: int, noun: str) -> str:
     """For example ``1 dead letter`` or ``2,000 dead letters``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

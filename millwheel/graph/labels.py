@@ -64,23 +64,27 @@ def _relay_label(name: str, description: Mapping[str, Any]) -> str:
     if not sinks:
         generated, label = f"{stream}_relay", f"relay: {stream}"
     else:
-        sink = _described_sink_name(sinks[0])
+        sink = described_sink_name(sinks[0])
         generated = f"{stream}_to_{sink}"
         label = f"sink: {sink}" if sink == stream else f"sink: {stream} → {sink}"
     number = name.removeprefix(generated).removeprefix("_")  # see `free_name`
     return f"{label} ({number})" if number else label
 
 
-def _described_sink_name(description: Mapping[str, Any]) -> str:
+def described_sink_name(description: Mapping[str, Any]) -> str:
+    """The name of a sink, by its stored description."""
     return str(
         description.get("table")
         or next(
-            name
-            for name, part in (
-                ("files", "json_lines"),
-                ("console", "console"),
-                ("discard", "discard"),
-            )
-            if part in description
+            (
+                name
+                for name, part in (
+                    ("files", "json_lines"),
+                    ("console", "console"),
+                    ("discard", "discard"),
+                )
+                if part in description
+            ),
+            next(iter(description), "sink"),
         )
     )

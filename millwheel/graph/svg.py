@@ -67,9 +67,12 @@ def svg(graph: Graph) -> str:
     """The graph, with sources left and sinks right of their steps."""
     picture = GraphPicture.of(graph)
     pieces = [_piece(box) for box in picture.boxes]
-    placed = place(pieces, [_line(arrow) for arrow in picture.arrows])
+    placed = place(pieces, [line_of(arrow) for arrow in picture.arrows])
     body = [
-        *(_arrow(*each) for each in zip(picture.arrows, placed.routes, placed.labels, strict=True)),
+        *(
+            arrow_svg(*each)
+            for each in zip(picture.arrows, placed.routes, placed.labels, strict=True)
+        ),
         *(_box(box, placed.boxes[box.name]) for box in picture.boxes),
     ]
     return _document(f"pipeline {picture.name}", placed.width, placed.height, body)
@@ -79,7 +82,7 @@ def refusal(name: str, reason: str) -> str:
     """The reason for which a pipeline has no graph, as a picture."""
     lines = textwrap.wrap(reason, 80) or [""]
     title = f"pipeline {name} is not complete"
-    width = _width(max(lines, key=len), SMALL)
+    width = text_width(max(lines, key=len), SMALL)
     texts = [
         f'<text class="title" x="16" y="30">{escape(title)}</text>',
         *(
@@ -87,7 +90,7 @@ def refusal(name: str, reason: str) -> str:
             for number, line in enumerate(lines)
         ),
     ]
-    width = max(width, _width(title, LARGE)) + 32
+    width = max(width, text_width(title, LARGE)) + 32
     return _document(title, width, 52 + 16 * len(lines), texts)
 
 
@@ -140,8 +143,8 @@ def _colours(colours: Colours) -> Iterator[str]:
 
 
 def _piece(box: Box) -> Piece:
-    title, detail = _cut(box.title), _cut(box.detail)
-    text = max(_width(title, LARGE), _width(detail, SMALL))
+    title, detail = fitting(box.title), fitting(box.detail)
+    text = max(text_width(title, LARGE), text_width(detail, SMALL))
     return Piece(box.name, max(text + 2 * PADDING, LEAST_WIDTH), 46 if detail else 34)
 
 
@@ -151,18 +154,19 @@ def _box(box: Box, at: Rectangle) -> str:
     known = f"{box.kind} {box.name}: {box.title}" + (f" ({box.detail})" if box.detail else "")
     parts = [
         f'<g class="box {box.kind}" data-name={quoteattr(box.name)}>',
-        f"<title>{escape(_printable(known))}</title>",
+        f"<title>{escape(printable(known))}</title>",
         f'<rect x="{at.x}" y="{at.y}" width="{at.width}" height="{at.height}" '
         f'rx="{CORNERS[box.kind]}"/>',
         bar if box.kind == "sink" else "",
-        _text("title", _cut(box.title), centre, middle + (-2 if box.detail else 5)),
-        _text("detail", _cut(box.detail), centre, middle + 14) if box.detail else "",
+        text_svg("title", fitting(box.title), centre, middle + (-2 if box.detail else 5)),
+        text_svg("detail", fitting(box.detail), centre, middle + 14) if box.detail else "",
         "</g>",
     ]
     return "".join(parts)
 
 
-def _text(kind: str, text: str, centre: int, base: int) -> str:
+def text_svg(kind: str, text: str, centre: int, base: int) -> str:
+    """A line of text. `kind` is its class."""
     return (
         f'<text class="{kind}" x="{centre}" y="{base}" text-anchor="middle">{escape(text)}</text>'
     )
@@ -171,23 +175,25 @@ def _text(kind: str, text: str, centre: int, base: int) -> str:
 # -- arrows -------------------------------------------------------------------------------
 
 
-def _line(arrow: Arrow) -> Line:
-    stream, manner = _cut(arrow.stream), _cut(arrow.manner)
-    text = max(_width(stream, SMALL), _width(manner, SMALL))
+def line_of(arrow: Arrow) -> Line:
+    """The arrow as the layout takes it, with room for its texts."""
+    stream, manner = fitting(arrow.stream), fitting(arrow.manner)
+    text = max(text_width(stream, SMALL), text_width(manner, SMALL))
     return Line(arrow.start, arrow.end, text + ARROW + 10, 30 if manner else 18)
 
 
-def _arrow(arrow: Arrow, route: Points, label: Rectangle) -> str:
+def arrow_svg(arrow: Arrow, route: Points, label: Rectangle) -> str:
+    """An arrow with its texts, where the layout has placed it."""
     x, y = route[-1]
     centre = label.x + (label.width - ARROW) // 2
-    manner = _text("label manner", _cut(arrow.manner), centre, y + 13) if arrow.manner else ""
+    manner = text_svg("label manner", fitting(arrow.manner), centre, y + 13) if arrow.manner else ""
     kind = "arrow by-spark" if arrow.by_spark else "arrow"
     return (
         f'<g class="{kind}" data-from={quoteattr(arrow.start)} data-to={quoteattr(arrow.end)}>'
-        f"<title>{escape(_printable(f'{arrow.stream} {arrow.manner}').strip())}</title>"
+        f"<title>{escape(printable(f'{arrow.stream} {arrow.manner}').strip())}</title>"
         f'<path d="{_path(route)}"/>'
         f'<polygon points="{x},{y} {x - ARROW},{y - 4} {x - ARROW},{y + 4}"/>'
-        f"{_text('label', _cut(arrow.stream), centre, y - 5)}{manner}</g>"
+        f"{text_svg('label', fitting(arrow.stream), centre, y - 5)}{manner}</g>"
     )
 
 
@@ -205,18 +211,19 @@ def _path(route: Points) -> str:
 # -- text ---------------------------------------------------------------------------------
 
 
-def _width(text: str, size: int) -> int:
+def text_width(text: str, size: int) -> int:
+    """Pixels of a line of text."""
     return round(cell_len(text) * size * LETTER + 0.5)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text without the characters that XML has no form for."""
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 
 
-def _cut(text: str) -> str:
+def fitting(text: str) -> str:
     """Text that fits; the element's title has all of it."""
-    shown = _printable(text)
+    shown = printable(text)
     if cell_len(shown) <= MOST_LETTERS:
         return shown
     return set_cell_size(shown, MOST_LETTERS - 1).rstrip() + "…"

@@ -222,7 +222,7 @@ class BoundedProtocol(HttpToolsProtocol, Visitor):
         self._unparsed = 0
         self._end_after(REQUEST_SECONDS)
         super().on_headers_complete()
-        if self.cycle is not None:
+        if self.cycle is not None and self.scope["method"] != "HEAD":  # nothing follows its head
             self.cycle.transport = OneWrite(self.transport)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:

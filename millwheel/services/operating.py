@@ -149,10 +149,7 @@ class Operator:
 
     async def move(self, interval_id: int, worker: str, seconds: float | None) -> None:
         """Move an interval to a worker, given its id or a unique prefix, and pin it there."""
-        placement = await self._read()
-        _require_workers(placement)
-        find(placement, interval_id)
-        await self._carry_out(Relocation(interval_id, choose_worker(placement, worker).id), seconds)
+        await self._carry_out(relocation(await self._read(), interval_id, worker), seconds)
 
     async def unpin(self, interval_id: int) -> bool:
         """Returns false if the interval was not pinned."""
@@ -165,51 +162,23 @@ class Operator:
         """Split an interval and return the first slot of the upper part, `at` or the median of the
         load."""
         placement = await self._read()
-        row = find(placement, interval_id)
-        self._require_slots(row)
-        at = self._median(row, placement) if at is None else at
-        check_slot(row, at)
-        if _no_worker_lives(placement):
-            _require_released(row)
-            await self._store.split(row.id, row.sequencer, at, reason=REASON)
+        request = splitting(placement, interval_id, at)
+        if no_worker_lives(placement):
+            row = find(placement, interval_id)
+            await self._store.split(row.id, row.sequencer, request.at, reason=REASON)
         else:
-            _require_workers(placement)
-            await self._carry_out(Splitting(row.id, row.computation, at), seconds)
-        return at
-
-    def _median(self, row: PlacedInterval, placement: Placement) -> int:
-        owner = next((worker for worker in placement.workers if worker.id == row.owner), None)
-        load = ReportedLoad.read({} if owner is None else owner.load).of(row.id)
-        at = split_at(
-            IntervalLoad(
-                row.id, row.name, row.kind, row.slot_from, row.slot_to, grain=row.grain,
-                histogram=load.histogram,
-            )
-        )  # fmt: skip
-        if at is None:
-            raise UsageError(
-                f"interval {row.id} has a single slot, or one key has nearly all of its load: a "
-                "split would not relieve its owner. Spread the key over several keys "
-                "(millwheel.computations.Spread), or choose the slot with --at to split anyway"
-            )
-        return at
+            await self._carry_out(request, seconds)
+        return request.at
 
     async def merge(self, lower_id: int, upper_id: int, seconds: float | None) -> None:
         """Merge two adjacent intervals, on the owner of the lower one."""
         placement = await self._read()
-        lower, upper = find(placement, lower_id), find(placement, upper_id)
-        for row in (lower, upper):
-            self._require_slots(row)
-        check_neighbours(lower, upper)
-        if _no_worker_lives(placement):
-            for row in (lower, upper):
-                _require_released(row)
-            sequencers = {row.id: row.sequencer for row in (lower, upper)}
+        request = merging(placement, lower_id, upper_id)
+        if no_worker_lives(placement):
+            sequencers = {id_: find(placement, id_).sequencer for id_ in (lower_id, upper_id)}
             await self._store.merge(lower_id, upper_id, sequencers, reason=REASON)
         else:
-            _require_workers(placement)
-            slots = (lower.slot_from, upper.slot_to)
-            await self._carry_out(Merging(lower_id, upper_id, lower.computation, slots), seconds)
+            await self._carry_out(request, seconds)
 
     async def _read(self) -> Placement:
         return await self._store.read_placement()
@@ -234,13 +203,70 @@ class Operator:
                 )
             await self._clock.sleep(POLL_SECONDS)
 
-    def _require_slots(self, row: PlacedInterval) -> None:
-        if row.kind == "injector":
-            raise UsageError(
-                f"interval {row.id} is partition {row.slot_from} of the injector {row.name!r}. A "
-                "partition can be moved, but not split or merged. Give the injector more "
-                "partitions instead"
-            )
+
+def relocation(placement: Placement, interval_id: int, worker: str) -> Relocation:
+    """The move of an interval to a worker, given its id or a unique prefix. `UsageError` if it is
+    impossible."""
+    _require_workers(placement)
+    find(placement, interval_id)
+    return Relocation(interval_id, choose_worker(placement, worker).id)
+
+
+def splitting(placement: Placement, interval_id: int, at: int | None) -> Splitting:
+    """The split of an interval at a slot; None: at the median of its load. `UsageError` if it is
+    impossible."""
+    row = find(placement, interval_id)
+    _require_slots(row)
+    at = _median(row, placement) if at is None else at
+    check_slot(row, at)
+    _require_carriers(placement, row)
+    return Splitting(row.id, row.computation, at)
+
+
+def merging(placement: Placement, lower_id: int, upper_id: int) -> Merging:
+    """`UsageError` if it is impossible."""
+    lower, upper = find(placement, lower_id), find(placement, upper_id)
+    for row in (lower, upper):
+        _require_slots(row)
+    check_neighbours(lower, upper)
+    _require_carriers(placement, lower, upper)
+    return Merging(lower_id, upper_id, lower.computation, (lower.slot_from, upper.slot_to))
+
+
+def _median(row: PlacedInterval, placement: Placement) -> int:
+    owner = next((worker for worker in placement.workers if worker.id == row.owner), None)
+    load = ReportedLoad.read({} if owner is None else owner.load).of(row.id)
+    at = split_at(
+        IntervalLoad(
+            row.id, row.name, row.kind, row.slot_from, row.slot_to, grain=row.grain,
+            histogram=load.histogram,
+        )
+    )  # fmt: skip
+    if at is None:
+        raise UsageError(
+            f"interval {row.id} has a single slot, or one key has nearly all of its load: a "
+            "split would not relieve its owner. Spread the key over several keys "
+            "(millwheel.computations.Spread), or choose the slot with --at to split anyway"
+        )
+    return at
+
+
+def _require_slots(row: PlacedInterval) -> None:
+    if row.kind == "injector":
+        raise UsageError(
+            f"interval {row.id} is partition {row.slot_from} of the injector {row.name!r}. A "
+            "partition can be moved, but not split or merged. Give the injector more "
+            "partitions instead"
+        )
+
+
+def _require_carriers(placement: Placement, *rows: PlacedInterval) -> None:
+    """`UsageError` if neither workers nor, without any, this process can cut intervals."""
+    if no_worker_lives(placement):
+        for row in rows:
+            _require_released(row)
+    else:
+        _require_workers(placement)
 
 
 def find(placement: Placement, interval_id: int) -> PlacedInterval:
@@ -315,7 +341,7 @@ def _is_alive(placement: Placement, id_: str | None) -> bool:
     return any(worker.id == id_ and worker.lease_left > 0 for worker in placement.workers)
 
 
-def _no_worker_lives(placement: Placement) -> bool:
+def no_worker_lives(placement: Placement) -> bool:
     return not any(worker.lease_left > 0 for worker in placement.workers)
 
 

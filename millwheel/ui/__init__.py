@@ -3,10 +3,22 @@
 ``millwheel ui`` serves it; `app` gives it to an application::
 
     app.mount("/millwheel", millwheel.ui.app("postgresql://…", everybody="look"))
+
+In the ``asgi.py`` of a Django project, with users of the project's own choice::
+
+    def viewer(headers):
+        user = user_of_session(headers.get("cookie", ""))
+        return (user.username, "mend" if user.is_staff else "look") if user else None
+
+    pages = millwheel.ui.app("postgresql://…", viewer=viewer)
+    application = Starlette(
+        routes=[Mount("/millwheel", pages), Mount("", get_asgi_application())]
+    )
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -54,14 +66,16 @@ def app(
     except ImportError as error:
         raise UsageError(NEEDS_UI) from error
     from millwheel.store.address import StoreAddress
-    from millwheel.ui.access import Access, Level, Viewer
+    from millwheel.ui.access import Access, Viewer, level_of, name_in_log
     from millwheel.ui.visited_store import VisitedStore
+
+    guests = None if everybody is None else Viewer("", level_of(everybody, "everybody"))
 
     def named(client: str, headers: Mapping[str, str]) -> Viewer | None:
         found = None if viewer is None else viewer(headers)
         if found is not None:
-            return Viewer(found[0], Level[found[1].upper()])
-        return None if everybody is None else Viewer("", Level[everybody.upper()])
+            return Viewer(name_in_log(found[0]), level_of(found[1], "viewer"))
+        return guests
 
     access = Access.from_environment(host=named)
     if viewer is None and everybody is None and not access.asks_for_password:
@@ -70,6 +84,7 @@ def app(
             "or set tokens in MILLWHEEL_UI_LOOK_TOKENS or MILLWHEEL_UI_MEND_TOKENS"
         )
     mending = None if mending_store is None else StoreAddress.parse(mending_store)
-    return application(
-        VisitedStore(StoreAddress.parse(store), mending), access, Options(pipeline, redact)
-    )
+    visited = VisitedStore(StoreAddress.parse(store), mending)
+    made = application(visited, access, Options(pipeline, redact))
+    weakref.finalize(made, visited.close)  # no server tells a mounted application of its end
+    return made

@@ -16,7 +16,7 @@ import base64
 import binascii
 import enum
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
@@ -26,10 +26,6 @@ from millwheel.services.http_access import tokens_of
 LOOK_TOKENS = "MILLWHEEL_UI_LOOK_TOKENS"
 MEND_TOKENS = "MILLWHEEL_UI_MEND_TOKENS"
 
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-"""Names by which a page without tokens may be asked for. A page of a foreign site that has its
-name lead to this machine asks by that name."""
-
 NAME_CHARACTERS = 100
 """Most characters of a viewer's name."""
 
@@ -38,6 +34,16 @@ class Level(enum.IntEnum):
     NONE = 0
     LOOK = 1
     MEND = 2
+
+
+def level_of(name: str, where: str) -> Level:
+    """A level by its name in small letters; `UsageError`, which says where it stands, for
+    others."""
+    for level in Level:
+        if level.name.lower() == name:
+            return level
+    known = ", ".join(level.name.lower() for level in Level)
+    raise UsageError(f"{where}: {name!r} is no level: {known}")
 
 
 @dataclass(frozen=True)
@@ -76,11 +82,11 @@ class Proxy:
         return cls(networks, header.strip().lower(), names)
 
     def viewer(self, client: str, headers: Mapping[str, str]) -> Viewer:
-        name = headers.get(self.header, "").strip()
+        name = _utf_8(headers.get(self.header, "")).strip()
         if not name or not self._is_from(client):
             return NOBODY
         level = Level.MEND if name in self.menders else Level.LOOK
-        return Viewer(name[:NAME_CHARACTERS], level)
+        return Viewer(name_in_log(name), level)
 
     def _is_from(self, client: str) -> bool:
         try:
@@ -162,9 +168,33 @@ class Access:
 
 
 def asked_by_loopback_name(headers: Mapping[str, str]) -> bool:
+    """Whether a request names this machine as a browser on it does.
+
+    A page of a foreign site that has its name lead to this machine asks by that name, never by an
+    address.
+    """
     host = headers.get("host", "").lower()
     name = host[: host.rfind(":")] if host.rpartition(":")[2].isdigit() else host
-    return name in LOOPBACK_NAMES
+    try:
+        return name == "localhost" or ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def one_of_each(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Headers by name; the values of one that is sent twice stand together, as the standard has it,
+    so that no part of them is taken for the whole."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        name = name.lower()
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def name_in_log(name: str) -> str:
+    """A viewer's name as it may stand in the log: of limited length, and on one line."""
+    found = "".join(each if each.isprintable() else "\ufffd" for each in name)
+    return found if len(found) <= NAME_CHARACTERS else f"{found[:NAME_CHARACTERS]}…"
 
 
 def is_from_another_site(headers: Mapping[str, str], *, changes: bool) -> bool:
@@ -176,11 +206,27 @@ def is_from_another_site(headers: Mapping[str, str], *, changes: bool) -> bool:
     if site in ("same-origin", "none"):
         return False
     if site is not None:
-        return changes or headers.get("sec-fetch-mode") != "navigate"
+        is_link = headers.get("sec-fetch-mode") == "navigate"
+        in_frame = headers.get("sec-fetch-dest", "document") != "document"
+        return changes or not is_link or in_frame
     origin = headers.get("origin")
     if origin is None:
         return False  # no browser
     return origin.partition("://")[2] != headers.get("host", "")
+
+
+def is_led_by_another_site(headers: Mapping[str, str]) -> bool:
+    """Whether a link of another origin has led a browser here. Programs do not say it, nor do
+    browsers over plain HTTP, except from this machine."""
+    return headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+
+
+def _utf_8(header: str) -> str:
+    """A header's text, which comes as if it were Latin-1."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def _name_and_password(sent: str) -> tuple[str, str]:
@@ -188,7 +234,7 @@ def _name_and_password(sent: str) -> tuple[str, str]:
         name, _, password = base64.b64decode(sent, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         return "", ""
-    return name[:NAME_CHARACTERS], password
+    return name_in_log(name), password
 
 
 def _is_one_of(token: str, tokens: tuple[str, ...]) -> bool:

@@ -5,6 +5,7 @@
     /                                   the pipelines of the store
     /pipelines/NAME                     the first page of a pipeline
     /pipelines/NAME/PAGE                a further page; its query has the filters
+    /pipelines/NAME/PAGE.SUFFIX         of some pages: what they show, as a file
     /pipelines/NAME/do/VERB             GET: what a change would do; POST: do it
     /api/...                            the figures of the same page as JSON
     /healthz, /metrics                  of the store (`millwheel.services.store_endpoint`)
@@ -16,31 +17,46 @@ in a thread, of one look at the store, which all viewers of the same second shar
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 import structlog
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from millwheel.errors import MillwheelError, StoreError, UsageError
+from millwheel.errors import MillwheelError, StoreError, UsageError, UserCodeError
 from millwheel.services.store_endpoint import StoreAnswers, look
 from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
-from millwheel.ui.access import Access, Level, Viewer, is_from_another_site
-from millwheel.ui.hiding import without_secrets
-from millwheel.ui.page import Page
+from millwheel.ui.access import (
+    NOBODY,
+    Access,
+    Level,
+    Viewer,
+    is_from_another_site,
+    is_led_by_another_site,
+    one_of_each,
+)
+from millwheel.ui.given_fields import fields_of
+from millwheel.ui.hiding import shown_figures
+from millwheel.ui.page import Page, Visit
 from millwheel.ui.pages import OVERVIEW, PAGES
+from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.rendering import digest_of, render, static_files
-from millwheel.ui.security_headers import HEADERS
+from millwheel.ui.security_headers import SafeAnswers
 from millwheel.ui.shared_looks import SharedLooks
 from millwheel.ui.verb import Desk, Verb
 from millwheel.ui.verbs import VERBS
@@ -53,7 +69,20 @@ FOREVER = "public, max-age=31536000, immutable"
 
 CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
+MOST_REASON_CHARACTERS = 500
+
+FORM_SECONDS = 10.0
+"""Longest time that a form may take to arrive."""
+
 NEEDS_A_REASON = "say why: the reason stands in the log of operators"
+
+TOO_LONG_A_REASON = f"the reason has more than {MOST_REASON_CHARACTERS} characters"
+
+
+DATA_EXCEPTION = "22"
+"""Class of SQLSTATE."""
+
+TOO_LARGE = HTTPStatus(413)  # its name is another one since Python 3.13
 
 
 class Refused(Exception):
@@ -80,6 +109,7 @@ class Site:
         self._access = access
         self._options = options
         self._looks = SharedLooks()
+        self._rates = RateHistory()
         self._answers = StoreAnswers(lambda: look(store.url(), options.pipeline))
 
     # -- pages
@@ -90,12 +120,12 @@ class Site:
     async def page(self, request: Request) -> Response:
         page = PAGES.get(request.path_params.get("page", ""))
         if page is None:
-            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+            raise _no_page(request)
         return await self._page(request, page, self._pipeline(request))
 
     async def _page(self, request: Request, page: Page[Any], pipeline: str) -> Response:
         viewer = self._admitted(request, Level.LOOK)
-        given = dict(parse_qsl(request.url.query))
+        given = _query(request)
         filters = page.read_filters(given)
 
         def look() -> Any:
@@ -103,7 +133,11 @@ class Site:
             return self._looks.get(kind, lambda: self._figures(page, pipeline, filters))
 
         figures = await run_in_threadpool(look)
-        if request.scope["path_params"].get("as_json"):
+        if page.ask is not None:
+            visit = self._visit(request, viewer, pipeline)
+            answer = await run_in_threadpool(page.ask, visit, filters)
+            figures = {**figures, "answer": msgspec.to_builtins(answer)}
+        if request.path_params.get("as_json"):
             return _unless_same(request, msgspec.json.encode(figures), "application/json")
         text = await run_in_threadpool(
             render,
@@ -118,14 +152,41 @@ class Site:
         )
         return _unless_same(request, text.encode(), "text/html; charset=utf-8")
 
+    async def download(self, request: Request, page: Page[Any]) -> Response:
+        viewer, pipeline = self._admitted(request, Level.LOOK), self._pipeline(request)
+        given = _query(request)
+        filters = page.read_filters(given)
+        visit = self._visit(request, viewer, pipeline)
+        if visit.is_led_here:  # the page says what the address asks
+            address = _address(request, pipeline, page.name, given)
+            return RedirectResponse(address, HTTPStatus.SEE_OTHER)
+        assert page.download is not None
+        parts = await run_in_threadpool(page.download.parts, visit, filters)
+        first = await run_in_threadpool(next, parts, b"")
+        name = quote(f"{pipeline}-{page.name}.{page.download.suffix}")
+        return StreamingResponse(
+            chain((first,), parts),
+            media_type=page.download.content_type,
+            headers={"content-disposition": f"attachment; filename*=UTF-8''{name}"},
+        )
+
+    def _visit(self, request: Request, viewer: Viewer, pipeline: str) -> Visit:
+        return Visit(
+            self._store,
+            pipeline,
+            viewer.level >= Level.MEND,
+            is_led_by_another_site(request.headers),
+            self._options.redact,
+            self._options.pipeline,
+        )
+
     def _figures(self, page: Page[Any], pipeline: str, filters: Any) -> Any:
         with self._store.inspecting() as inspection:
             self._check(inspection, pipeline)
-            found = msgspec.to_builtins(
-                page.look(inspection, pipeline or self._options.pipeline or "", filters),
-                enc_hook=_plain,
-            )
-        return without_secrets(found) if self._options.redact else found
+            looked = page.look(inspection, pipeline or self._options.pipeline or "", filters)
+        if page.remember is not None:
+            looked = page.remember(looked, self._rates)
+        return shown_figures(looked, redact=self._options.redact)
 
     def _check(self, inspection: Inspection, pipeline: str) -> None:
         if pipeline:
@@ -136,10 +197,14 @@ class Site:
 
     # -- changes
 
+    async def change(self, request: Request) -> Response:
+        post = request.method == "POST"
+        return await (self.carry_out(request) if post else self.foresee(request))
+
     async def foresee(self, request: Request) -> Response:
         """Show what a change would do."""
         viewer = self._admitted(request, Level.MEND)
-        given = dict(parse_qsl(request.url.query))
+        given = _query(request)
         reason = given.pop("reason", "")
         return await self._foreseen(request, viewer, given, "", reason)
 
@@ -149,11 +214,13 @@ class Site:
         reason = given.pop("reason", "").strip()
         if not reason:
             return await self._foreseen(request, viewer, given, NEEDS_A_REASON)
+        if len(reason) > MOST_REASON_CHARACTERS:
+            return await self._foreseen(request, viewer, given, TOO_LONG_A_REASON, reason)
         verb, desk = self._verb(request)
         try:
             form = verb.read(given)
             asked = await run_in_threadpool(verb.carry_out, desk, Actor(viewer.name, reason), form)
-        except UsageError as error:
+        except (UsageError, UserCodeError) as error:
             return await self._foreseen(request, viewer, given, str(error), reason)
         self._looks.forget()
         structlog.get_logger().info(
@@ -175,13 +242,14 @@ class Site:
         try:
             form = verb.read(given)
             foreseen = await run_in_threadpool(verb.foresee, desk, form)
-        except UsageError as wrong:
+        except (UsageError, UserCodeError) as wrong:
             error = error or str(wrong)
         values = {
             **self._context(request, viewer, desk.pipeline),
             "verb": verb,
-            "given": given,
+            "given": given if foreseen is None else _filled(given, foreseen.suggested),
             "reason": reason,
+            "most_reason": MOST_REASON_CHARACTERS,
             "foreseen": foreseen,
             "error": error,
         }
@@ -192,7 +260,7 @@ class Site:
     def _verb(self, request: Request) -> tuple[Verb[Any], Desk]:
         verb = VERBS.get(request.path_params["verb"])
         if verb is None:
-            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+            raise _no_page(request)
         return verb, Desk(self._store, self._pipeline(request), self._options.redact)
 
     # -- the rest
@@ -200,7 +268,7 @@ class Site:
     async def static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in static_files():
-            raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+            raise _no_page(request)
         kind = CONTENT_TYPES[name[name.rindex(".") :]]
         found = Response(static_files()[name], media_type=kind)
         found.headers["cache-control"] = FOREVER
@@ -208,7 +276,7 @@ class Site:
 
     async def probe(self, request: Request) -> Response:
         """``/healthz`` for everybody, ``/metrics`` for those who may look."""
-        path = request.url.path.rpartition("/")[2]
+        path = request.scope["path"].rpartition("/")[2]
         if path != "healthz":
             self._admitted(request, Level.LOOK)
         found = await self._answers.answer(f"/{path}", request.headers.get("accept", ""))
@@ -217,16 +285,22 @@ class Site:
     async def refuse(self, request: Request, error: Exception) -> Response:
         """The answer to a request that failed: a page, or JSON."""
         status, text = _refusal(error)
+        pipeline = request.path_params.get("pipeline", "")
         if isinstance(error, Unknown) and self._access.asks_for_password:
             return Response(
                 text, status, {"www-authenticate": 'Basic realm="millwheel", charset="UTF-8"'}
             )
-        if request.scope["path_params"].get("as_json"):
+        if request.path_params.get("as_json"):
             return Response(
                 msgspec.json.encode({"error": text}), status, media_type="application/json"
             )
+        try:
+            viewer = self._viewer(request)
+        except Exception:  # the application's function of viewers: that may be the error
+            viewer = NOBODY
+        shown = "" if isinstance(error, NoSuchPipeline) or viewer.level == Level.NONE else pipeline
         values = {
-            **self._context(request, self._viewer(request), ""),
+            **self._context(request, viewer, shown),
             "status": status,
             "error": text,
         }
@@ -242,13 +316,19 @@ class Site:
 
     def _viewer(self, request: Request) -> Viewer:
         client = request.client
-        return self._access.viewer("" if client is None else client.host, request.headers)
+        return self._access.viewer("" if client is None else client.host, _headers(request))
 
     def _admitted(self, request: Request, level: Level) -> Viewer:
         changes = request.method == "POST"
-        if is_from_another_site(request.headers, changes=changes):
+        if is_from_another_site(_headers(request), changes=changes):
             raise Refused(HTTPStatus.FORBIDDEN, "a page of another site has sent this request")
         viewer = self._viewer(request)
+        if viewer.level == Level.NONE and self._access.is_open:
+            raise Refused(
+                HTTPStatus.FORBIDDEN,
+                "without tokens the pages answer to a name of this machine only: open them as "
+                "http://localhost or http://127.0.0.1, with the same port",
+            )
         if viewer.level == Level.NONE:
             raise Unknown("this page needs to know who asks")
         if viewer.level < level:
@@ -271,6 +351,7 @@ class Site:
             "pages": list(PAGES.values()),
             "pipeline": pipeline,
             "viewer": viewer,
+            "may_look": viewer.level >= Level.LOOK,
             "may_mend": viewer.level >= Level.MEND,
             "redacts": self._options.redact,
             "page": None,
@@ -306,37 +387,53 @@ def application(store: VisitedStore, access: Access, options: Options) -> Starle
             ("/pipelines/{pipeline}/{page}", site.page),
         ):
             routes.append(Route(prefix + path, _guarded(site, answer, as_json=as_json)))
+    for name, page in PAGES.items():
+        if page.download is not None:  # first: otherwise it would be a page of this name
+            path = f"/pipelines/{{pipeline}}/{name}.{page.download.suffix}"
+            routes.insert(0, Route(path, _guarded(site, partial(site.download, page=page))))
     change = "/pipelines/{pipeline}/do/{verb}"
     routes += [
-        Route(change, _guarded(site, site.foresee), methods=["GET"]),
-        Route(change, _guarded(site, site.carry_out), methods=["POST"]),
+        Route(change, _guarded(site, site.change), methods=["GET", "POST"]),
         Route("/healthz", _guarded(site, site.probe)),
         Route("/metrics", _guarded(site, site.probe)),
         Route("/static/{digest}/{name}", _guarded(site, site.static)),
         Route("/{rest:path}", _guarded(site, _nowhere)),
     ]
-    return Starlette(routes=routes)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        found = await site.refuse(request, error)
+        found.headers.update(getattr(error, "headers", None) or {})  # which methods there are
+        return found
+
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(SafeAnswers)],
+        exception_handlers={HTTPException: refuse},
+    )
 
 
 async def _nowhere(request: Request) -> Response:
-    raise Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.url.path}")
+    raise _no_page(request)
+
+
+def _no_page(request: Request) -> Refused:
+    return Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.scope['path']}")
 
 
 Answer = Callable[[Request], Any]
 
 
 def _guarded(site: Site, answer: Answer, *, as_json: bool = False) -> Answer:
-    """An endpoint that has the headers of all answers, and an answer for each error."""
+    """An endpoint that has an answer for each error."""
 
     async def guarded(request: Request) -> Response:
         request.scope["path_params"]["as_json"] = as_json
         try:
             found: Response = await answer(request)
+        except ClientDisconnect:
+            raise  # nobody is left who could be answered
         except Exception as error:
             found = await site.refuse(request, error)
-        for name, value in HEADERS.items():
-            found.headers.setdefault(name, value)
-        found.headers.setdefault("cache-control", "no-store")
         return found
 
     return guarded
@@ -345,17 +442,28 @@ def _guarded(site: Site, answer: Answer, *, as_json: bool = False) -> Answer:
 def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
     if isinstance(error, Refused):
         return error.status, str(error)
+    if isinstance(error, HTTPException):
+        return HTTPStatus(error.status_code), error.detail
     if isinstance(error, Unknown):
         return HTTPStatus.UNAUTHORIZED, str(error)
     if isinstance(error, NoSuchPipeline):
         return HTTPStatus.NOT_FOUND, str(error)
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | UserCodeError):  # a key that no record can have
         return HTTPStatus.BAD_REQUEST, str(error)
+    if _is_about_a_value(error):
+        return HTTPStatus.BAD_REQUEST, f"the store cannot read a value of this request: {error}"
     if isinstance(error, StoreError | MillwheelError):
         return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
     structlog.get_logger().error("page_failed", exc_info=error)
     text = f"this is a bug of millwheel: {type(error).__name__}. The log of the page has more"
     return HTTPStatus.INTERNAL_SERVER_ERROR, text
+
+
+def _is_about_a_value(error: Exception) -> bool:
+    """Whether the store answers, and refuses a value that a viewer has sent: a number that is too
+    large for a column, or text that is no JSON."""
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    return isinstance(error, StoreError) and state.startswith(DATA_EXCEPTION)
 
 
 def _address(request: Request, pipeline: str, page: str, filters: Mapping[str, Any]) -> str:
@@ -374,29 +482,36 @@ def _unless_same(request: Request, body: bytes, content_type: str) -> Response:
     return Response(body, headers=headers, media_type=content_type)
 
 
+def _filled(given: Mapping[str, str], suggested: Mapping[str, str]) -> dict[str, str]:
+    """The fields of a form, with suggestions for those that are empty."""
+    return {**given, **{name: text for name, text in suggested.items() if not given.get(name)}}
+
+
 async def _form(request: Request) -> dict[str, str]:
     """The fields of a form. `Refused` if it is too large, or no form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send a form, not {kind or 'nothing'}")
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_FORM_BYTES:
-            raise Refused(
-                HTTPStatus.CONTENT_TOO_LARGE
-                if hasattr(HTTPStatus, "CONTENT_TOO_LARGE")
-                else HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the form has more than {MOST_FORM_BYTES:,} bytes",
-            )
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body)))
-    except (UnicodeDecodeError, ValueError) as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"the form cannot be read: {error}") from error
+        async with asyncio.timeout(FORM_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MOST_FORM_BYTES:
+                    raise Refused(TOO_LARGE, f"the form has more than {MOST_FORM_BYTES:,} bytes")
+    except TimeoutError as error:
+        raise Refused(
+            HTTPStatus.REQUEST_TIMEOUT, f"the form took more than {FORM_SECONDS:g} s to arrive"
+        ) from error
+    try:
+        return fields_of(body.decode())
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the form cannot be read: {error}") from error
 
 
-def _plain(value: Any) -> Any:
-    """A value that msgspec does not know: JSON of the store, or a tuple with names."""
-    if isinstance(value, msgspec.Raw):
-        return msgspec.json.decode(value)
-    raise NotImplementedError
+def _query(request: Request) -> dict[str, str]:
+    return fields_of(request.scope["query_string"].decode("latin-1"))
+
+
+def _headers(request: Request) -> dict[str, str]:
+    return one_of_each(request.headers.items())

@@ -1,7 +1,7 @@
 """Hides keys and values in figures, with ``--redact``: for pages that others may see.
 
 It works on the figures of all pages, by the names of their fields, so no page can forget it. A key
-becomes ``key#1a2b3c4d``, a hash that is the same wherever it appears.
+becomes ``key#1a2b3c4d``, a hash that is the same wherever it appears, in the logs of workers too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from millwheel.core.redaction import hidden
+from millwheel.core.codec import decode_key
+from millwheel.core.redaction import hidden, without_key
 
 VALUE = "(hidden)"
 
@@ -38,7 +39,23 @@ HIDDEN_VALUES = frozenset(
 HIDDEN_KEYS = frozenset({"key", "oldest_key"})
 
 HIDDEN_TEXTS = frozenset({"what", "root"})
-"""Texts of which a part is a key."""
+"""Texts of which a part is a key, or a statement of another session."""
+
+STATEMENT_FOLLOWS = "waits for the open transaction of "
+
+
+def shown_figures(figures: Any, *, redact: bool) -> Any:
+    """Structs as plain values for a page and for JSON; without keys and values if they are
+    redacted."""
+    found = msgspec.to_builtins(figures, enc_hook=_plain)
+    return without_secrets(found) if redact else found
+
+
+def _plain(value: Any) -> Any:
+    """A value that msgspec does not know: JSON of the store."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
+    raise NotImplementedError
 
 
 def without_secrets(figures: Any) -> Any:
@@ -62,11 +79,14 @@ def _value(value: Any) -> str:
 
 
 def _key(value: Any) -> str:
-    return hidden(msgspec.json.encode(value).decode())
+    return hidden(repr(decode_key(msgspec.json.encode(value))))
 
 
 def _text(value: Any) -> Any:
-    return hidden(str(value)) if isinstance(value, str) and value.startswith("key ") else value
+    if not isinstance(value, str):
+        return without_secrets(value)
+    before, follows, statement = value.partition(STATEMENT_FOLLOWS)
+    return f"{before}{follows}{VALUE}" if statement else without_key(value)
 
 
 _HIDES: dict[str, Callable[[Any], Any]] = {

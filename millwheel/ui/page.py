@@ -6,20 +6,55 @@ holds its filters (`Page.filters`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from millwheel.errors import UsageError
 from millwheel.store.console.inspection import Inspection
+from millwheel.ui.given_fields import read_fields
+from millwheel.ui.rate_history import RateHistory
+from millwheel.ui.visited_store import VisitedStore
 
 FILTERS = TypeVar("FILTERS", bound=msgspec.Struct)
 
 
 class NoFilters(msgspec.Struct, frozen=True):
     """Of a page that shows always the same."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The circumstances in which a viewer asks for a page."""
+
+    store: VisitedStore
+    pipeline: str
+    may_mend: bool
+    is_led_here: bool
+    """A page of another site has sent the viewer here, who may not know what the address asks."""
+    redact: bool
+    only_pipeline: str | None
+    """The only pipeline of the store that is shown."""
+
+    @contextmanager
+    def looking(self) -> Iterator[Inspection]:
+        """A look of this viewer's own."""
+        with self.store.inspecting() as inspection:
+            inspection.choose(self.pipeline)
+            yield inspection
+
+
+@dataclass(frozen=True)
+class Download(Generic[FILTERS]):
+    """What a page shows with the same filters, as a file at its address with a suffix."""
+
+    suffix: str
+    content_type: str
+    parts: Callable[[Visit, FILTERS], Iterator[bytes]]
+    """In a thread. The first part comes before the answer begins, so an error in it has a page; a
+    later one ends the download without its end."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +71,15 @@ class Page(Generic[FILTERS]):
     filters: type[FILTERS] = NoFilters  # type: ignore[assignment]
     live: bool = True
     """Whether a page that is open looks again each second."""
+    remember: Callable[[Any, RateHistory], Any] | None = None
+    """Notes rates of figures, and returns the figures with those of former looks."""
+    ask: Callable[[Visit, FILTERS], Any] | None = None
+    """An answer for this viewer only, beside the look that all share: the figure ``answer``. In a
+    thread."""
+    download: Download[FILTERS] | None = None
     figures: Mapping[str, str] = field(default_factory=dict)
     """What the fields of the figures mean, for the reference."""
 
     def read_filters(self, given: Mapping[str, str]) -> FILTERS:
         """The filters of an address; empty ones count as left out. `UsageError` for wrong ones."""
-        known = self.filters.__struct_fields__
-        for name in given:
-            if name not in known:
-                raise UsageError(
-                    f"this page has no filter {name!r}; it has: {', '.join(known) or 'none'}"
-                )
-        values = {name: value for name, value in given.items() if value != ""}
-        try:
-            return msgspec.convert(values, self.filters, strict=False)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"the address has a wrong filter: {error}") from error
+        return read_fields(given, self.filters, "the address of this page")

@@ -13,8 +13,12 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from millwheel.core.quantities import byte_text, count_of, duration
+from millwheel.core.quantities import byte_text, count_of, duration, short_duration
 from millwheel.store.console.inspection import BEGIN_OF_TIME, END_OF_TIME
+from millwheel.ui.line_chart import line_charts
+from millwheel.ui.live_graph import live_graph
+from millwheel.ui.ring_strip import pattern_of, patterns, ring_strip
+from millwheel.ui.sparkline import sparkline
 
 SHOWN_CHARACTERS = 4_000
 """Of a text; the rest is in the JSON."""
@@ -57,11 +61,17 @@ def environment() -> Environment:
         count_of=count_of,
         duration=lambda seconds: "unknown" if seconds is None else duration(seconds),
         json=json_text,
+        line_charts=line_charts,
+        live_graph=live_graph,
         moment=moment,
         percent=lambda share: f"{share:.0%}",
         rate=rate,
+        ring_strip=ring_strip,
+        short_duration=short_duration,
         shown=shown,
+        sparkline=sparkline,
     )
+    made.globals.update(pattern_of=pattern_of, patterns=patterns)
     return made
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -24,3 +28,20 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+
+
+class SafeAnswers:
+    """Adds the headers to all answers of an application; what should not be kept says so."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def safely(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("cache-control", "no-store")
+                headers.update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, safely)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from millwheel.errors import UsageError
 from millwheel.services.app_server import AppServer
 from millwheel.services.endpoint import Endpoint
@@ -9,15 +11,25 @@ from millwheel.ui.access import LOOK_TOKENS, MEND_TOKENS, Access
 from millwheel.ui.application import Options, application
 from millwheel.ui.visited_store import VisitedStore
 
+PREFIX = re.compile(r"(/[\w.~-]+)*", re.ASCII)
+
+
+def checked_prefix(text: str) -> str:
+    """A path with a slash in front and none behind. `UsageError` for others."""
+    found = "/".join(("", text.strip("/"))) if text.strip("/") else ""
+    if not PREFIX.fullmatch(found) or {".", ".."} & set(found.split("/")):
+        raise UsageError(f"--prefix {text!r} is no path: give one as in /ops/millwheel")
+    return found
+
 
 class PageServer:
     """Serves the pages of a store in a thread.
 
     Args:
-        prefix: of all addresses, if a proxy takes it off.
+        prefix: of all addresses, if a proxy takes it off: ``/ops/millwheel``.
 
     Raises:
-        UsageError: anybody who reaches the address could look.
+        UsageError: anybody who reaches the address could look, or the prefix is no path.
     """
 
     def __init__(
@@ -37,7 +49,11 @@ class PageServer:
             )
         self._store = store
         self._server = AppServer(
-            application(store, access, options), address, name="ui", option="--http", prefix=prefix
+            application(store, access, options),
+            address,
+            name="ui",
+            option="--http",
+            prefix=checked_prefix(prefix),
         )
 
     @property

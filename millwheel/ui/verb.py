@@ -13,9 +13,9 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from millwheel.errors import UsageError
 from millwheel.store.console.asking import Actor, Asking
 from millwheel.store.console.inspection import Inspection
+from millwheel.ui.given_fields import read_fields
 from millwheel.ui.visited_store import VisitedStore
 
 FORM = TypeVar("FORM", bound=msgspec.Struct)
@@ -60,12 +60,23 @@ class FormField:
     hint: str = ""
 
 
+class Further(NamedTuple):
+    """A page or a download that helps to decide about a change."""
+
+    label: str
+    page: str
+    filters: Mapping[str, Any]
+
+
 class Foreseen(NamedTuple):
     """What a change would do now."""
 
     lines: list[str]
     is_possible: bool = True
     """Whether there is anything to do."""
+    suggested: Mapping[str, str] = {}
+    """Contents of fields that the viewer has not filled in yet."""
+    further: tuple[Further, ...] = ()
 
 
 class Asked(NamedTuple):
@@ -92,12 +103,4 @@ class Verb(Generic[FORM]):
 
     def read(self, given: Mapping[str, str]) -> FORM:
         """The form of what a viewer has sent. `UsageError` if it is wrong."""
-        known = self.form.__struct_fields__
-        unknown = sorted(given.keys() - set(known))
-        if unknown:
-            raise UsageError(f"{self.title} takes no {unknown[0]!r}, but: {', '.join(known)}")
-        values = {name: value for name, value in given.items() if value != ""}
-        try:
-            return msgspec.convert(values, self.form, strict=False)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"a field is missing or wrong: {error}") from error
+        return read_fields(given, self.form, self.title)

@@ -14,6 +14,9 @@ from millwheel.store.console.asking import Asking
 from millwheel.store.console.inspection import Inspection, inspect
 from millwheel.store.console.presence import Presence, present
 
+STATEMENT_SECONDS = 15.0
+"""Longest run of a statement of a look: viewers wait for it."""
+
 
 class VisitedStore:
     """May be used by several threads.
@@ -33,7 +36,7 @@ class VisitedStore:
     @contextlib.contextmanager
     def inspecting(self) -> Iterator[Inspection]:
         """One look, at one moment. `StoreError` if the store cannot be reached or read."""
-        with inspect(self.url()) as inspection:
+        with inspect(self.url(), seconds=STATEMENT_SECONDS) as inspection:
             yield inspection
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -20,9 +20,10 @@ from psycopg import sql
 
 from millwheel.core.codec import encode_key
 from millwheel.core.model import Key
+from millwheel.core.quantities import count_of
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
-from millwheel.store.console.snapshot import iso_text
+from millwheel.store.console.request_log import RequestLog
 from millwheel.store.console.step_names import name_of_step
 from millwheel.store.postgres.statements import Statements
 
@@ -39,6 +40,9 @@ ITEM = re.compile(r"record:[0-9a-f]{32}|timer:\[.*\]")
 
 SHOWN_PARTITIONS = 20
 
+UNKNOWN_TO_JSONB = "\\u0000"
+"""JSON may have it, and jsonb refuses it."""
+
 
 class LetterFilter(NamedTuple):
     """Selects dead letters; a field that is None selects all."""
@@ -51,11 +55,19 @@ class LetterFilter(NamedTuple):
     """A part of the error's text, in any case."""
     waiting: bool = False
     """Includes records that only wait in parked keys."""
+    after: int | None = None
+    """Only letters with greater numbers."""
+    up_to: int | None = None
+    """No letters with greater numbers: those that came later."""
 
     @property
     def selects(self) -> bool:
-        """Whether it leaves out any of the letters that have failed."""
-        return any(field is not None for field in self[:-1])
+        """Whether it leaves out any of the letters that have failed, however old they are."""
+        return any(part is not None for part in (self.ids, self.computation, self.key, self.error))
+
+    def missing(self, found: Sequence[int]) -> list[int]:
+        """The numbers that it names and that are not among those found."""
+        return sorted({*(self.ids or [])} - {*found})
 
 
 EVERY_LETTER = LetterFilter()
@@ -71,37 +83,39 @@ class MatchedLetters(NamedTuple):
     behind: dict[str, int]
     """Letters with timestamps before the low watermark, by computation."""
     waiting: int
+    askable: int
+    """Letters that an owner can be asked to process again."""
 
+    def number(self) -> str:
+        number = len(self.ids)
+        return f"{count_of(number, 'dead letter')} match{'es' if number == 1 else ''}"
 
-class Outcomes(NamedTuple):
-    counts: dict[str, int]
-    """Requests by outcome: open, done, refused, failed, withdrawn."""
-    details: dict[str, str]
-    """Words of the newest request by outcome."""
-
-    @property
-    def open(self) -> int:
-        return self.counts.get("open", 0)
-
-
-class LogEntry(msgspec.Struct, frozen=True):
-    """Requests that were asked together, or one operation on a pipeline."""
-
-    batch: int
-    asked_at: str
-    actor: str
-    reason: str
-    verb: str
-    computation: str | None
-    key: msgspec.Raw | None
-    payload: msgspec.Raw | None
-    requests: int
-    open: int
-    done: int
-    not_done: int
-    """Refused or failed."""
-    settled_at: str | None
-    detail: str | None
+    def of_a_retry(self) -> Iterator[str]:
+        """Which letters stay if these are retried, which records follow, and which are late."""
+        if self.without_key:
+            yield (
+                f"rows of a source that could not be read: {self.without_key:,} of them; no key "
+                "owns them. Mend the rows, and send them again"
+            )
+        if self.removed:
+            yield (
+                f"of computations that were removed: {self.removed:,} of them; no code processes "
+                "them. Export them, or discard them"
+            )
+        if self.retried:
+            yield f"being retried already: {self.retried:,} of them"
+        if self.waiting:
+            one = self.waiting == 1
+            follow = "follows by itself" if one else "follow by themselves"
+            yield (
+                f"{count_of(self.waiting, 'record')} wait{'s' if one else ''} behind them in "
+                f"parked keys, and {follow}"
+            )
+        for computation, count in sorted(self.behind.items()):
+            yield (
+                f"behind the low watermark of {computation}: {count:,} of them; the records that "
+                "they produce are late, and a reader that drops late records will drop them"
+            )
 
 
 FURTHER = ("watermarks", "forget_requests")
@@ -112,6 +126,20 @@ def require_computation(pipeline: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         message = f"pipeline {pipeline!r} has no computation {name!r}"
         raise UsageError(with_suggestion(message, name, known))
+
+
+def with_name(
+    connection: psycopg.Connection[Any], pipeline: str, letters: LetterFilter
+) -> LetterFilter:
+    """The filter with the name of its computation, which may be removed; `UsageError` if there has
+    never been one with this name."""
+    if letters.computation is None:
+        return letters
+    statement = Statements(pipeline).get("known_computations")
+    known = [name for (name,) in connection.execute(statement).fetchall()]
+    name = name_of_step(connection, pipeline, letters.computation)
+    require_computation(pipeline, name, known)
+    return letters._replace(computation=name)
 
 
 class Asking:
@@ -188,20 +216,32 @@ class Asking:
         ids: Sequence[int],
         *,
         rate: float | None = None,
-        payload: dict[str, Any] | None = None,
     ) -> tuple[int, int]:
         """Ask the owners of dead letters to process them again; returns the number of the batch,
         and of requests.
 
-        `rate` is in letters a second; `payload` may be ``{"value": ...}``, another value for the
-        record.
+        `rate` is in letters a second.
         """
-        return self._ask_about("retry", actor, ids, rate, payload)
+        return self._ask_about("retry", actor, ids, rate, None)
+
+    def edit(self, actor: Actor, letter: int, value: Any) -> tuple[int, int]:
+        """Ask the owner of a dead letter to process it with another value; returns as `retry`. The
+        log keeps the former value."""
+        payload = {"value": value}
+        for (text,) in self._rows("letter_value", id=letter):
+            if UNKNOWN_TO_JSONB not in text:
+                payload["was"] = msgspec.Raw(text.encode())
+        return self._ask_about("retry", actor, [letter], None, payload)
 
     def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
         """Delete letters that are not being retried, and not in parked keys; returns their
-        numbers."""
-        gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=list(ids)))
+        numbers.
+
+        They are locked before a second statement looks at the requests about them: otherwise an
+        owner could process a letter that a request of the same moment asks it to retry.
+        """
+        locked = [id_ for (id_,) in self._rows("lock_letters", ids=list(ids))]
+        gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=locked))
         if gone:
             self.note(actor, "discard", {"letters": gone})
         return gone
@@ -209,8 +249,15 @@ class Asking:
     def discard_parked(self, actor: Actor, ids: Sequence[int]) -> tuple[int, int]:
         """Ask the owners of parked keys to delete those of some dead letters that are theirs;
         returns the number of the batch, and of requests."""
-        parked = [id_ for (id_,) in self._rows("parked_letters", ids=list(ids))]
+        parked = self._of_parked_keys(ids)
         return self._ask_about("discard", actor, parked, None, None) if parked else (0, 0)
+
+    def parked(self, ids: Sequence[int]) -> int:
+        """The number of those of some dead letters that belong to parked keys."""
+        return len(self._of_parked_keys(ids))
+
+    def _of_parked_keys(self, ids: Sequence[int]) -> list[int]:
+        return [id_ for (id_,) in self._rows("parked_letters", ids=list(ids))]
 
     def _ask_about(
         self,
@@ -241,16 +288,16 @@ class Asking:
         }  # fmt: skip
         self._connection.execute(self._statements.get("note_request"), params)
 
-    def withdraw(self, batch: int) -> int:
-        """Returns the number of requests that were open."""
-        return len(self._rows("withdraw_requests", batch=batch))
+    def withdraw(self, actor: Actor, batch: int) -> int:
+        """Take back the open requests of a batch; returns their number."""
+        count = len(self._rows("withdraw_requests", batch=batch))
+        if count:
+            self.note(actor, "withdraw", {"batch": batch, "requests": count})
+        return count
 
     def match(self, letters: LetterFilter) -> MatchedLetters:
         """`UsageError` if the filter names an unknown computation."""
-        if letters.computation is not None:
-            known = [name for (name,) in self._rows("known_computations")]
-            letters = letters._replace(computation=self._named(letters.computation))
-            require_computation(self._pipeline, str(letters.computation), known)
+        letters = with_name(self._connection, self._pipeline, letters)
         found = self._rows(
             "match_dead_letters",
             **letters._asdict(),
@@ -266,26 +313,12 @@ class Asking:
             sum(retried),
             dict(Counter(compress(computations, behind))),
             sum(waiting),
+            sum(not any(reasons) for reasons in zip(without_key, removed, retried, strict=True)),
         )
 
-    def outcomes(self, batch: int) -> Outcomes:
-        found = self._rows("batch_outcomes", batch=batch)
-        return Outcomes(
-            {outcome: count for outcome, count, _ in found},
-            {outcome: detail for outcome, _, detail in found if detail},
-        )
-
-    def log(
-        self, limit: int, *, batch: int | None = None, before: int | None = None
-    ) -> list[LogEntry]:
-        """The newest requests and operations, newest first.
-
-        Args:
-            batch: only this one.
-            before: only batches with smaller numbers.
-        """
-        rows = self._rows("request_log", limit=limit, batch=batch, before=before)
-        return [_log_entry(row) for row in rows]
+    def log(self) -> RequestLog:
+        """The log of all requests, in this transaction."""
+        return RequestLog(self._connection, self._pipeline)
 
     def _new_batch(self) -> int:
         """Requests of long ago go, so the table does not grow with each one asked."""
@@ -306,30 +339,5 @@ class Asking:
         return self._connection.execute(text, params).fetchall()
 
 
-def _log_entry(row: tuple[Any, ...]) -> LogEntry:
-    (
-        batch,
-        asked_at,
-        *words,
-        key,
-        payload,
-        requests,
-        still_open,
-        done,
-        not_done,
-        settled_at,
-        detail,
-    ) = row
-    actor, reason, verb, computation = words
-    return LogEntry(
-        batch, iso_text(asked_at) or "", actor, reason, verb, computation, _raw(key), _raw(payload),
-        requests, still_open, done, not_done, iso_text(settled_at), detail,
-    )  # fmt: skip
-
-
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _raw(text: str | None) -> msgspec.Raw | None:
-    return None if text is None else msgspec.Raw(text.encode())

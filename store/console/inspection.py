@@ -18,17 +18,18 @@ from psycopg.rows import namedtuple_row
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS, Key, from_micros
 from millwheel.errors import UsageError
-from millwheel.store.console.asking import (
-    EVERY_LETTER,
-    Asking,
-    LetterFilter,
-    LogEntry,
-    require_computation,
+from millwheel.store.console.asked_question import (
+    ReadableView,
+    readable_views,
+    rights_beyond_reading,
 )
+from millwheel.store.console.kept_letters import KeptLetters
 from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
 from millwheel.store.console.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
+from millwheel.store.console.request_log import RequestLog
 from millwheel.store.console.snapshot import (
+    STATEMENT_SECONDS,
     begin_snapshot,
     choose,
     iso_text,
@@ -334,37 +335,6 @@ class Totals(NamedTuple):
     """Live workers that own intervals."""
 
 
-class DeadLetterEntry(msgspec.Struct, frozen=True):
-    """A record, row or timer that the engine gave up on."""
-
-    id: int
-    computation: str
-    stream: str
-    key: Any
-    value: str
-    timestamp: str | None
-    place: str
-    error: str
-    attempts: int
-    given_up_at: str
-    record_id: str | None
-    parked: str | None = None
-    """``failed`` (it stops the key), or ``waiting``."""
-    traceback: str = ""
-
-
-class DeadLetterKind(msgspec.Struct, frozen=True):
-    """Dead letters of one computation with the same error, but for the numbers in it."""
-
-    computation: str
-    error: str
-    letters: int
-    keys: int
-    oldest: int
-    """Number of the oldest letter."""
-    newest_at: str
-
-
 class OwnedInterval(msgspec.Struct, frozen=True):
     id: int
     computation: str
@@ -400,28 +370,44 @@ class Inspection:
     """A look into a store at one moment; made by `inspect`."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
-    @property
-    def connection(self) -> psycopg.Connection[Any]:
-        """It reads at the moment of this look."""
-        return self._connection
+        self.connection = connection
+        """For looks that stand in modules of their own."""
 
     def _rows(self, name: str, schema: str = "", **params: Any) -> list[Any]:
         statements = Statements(schema)
         views = {view: view for view in VIEWED}
         text = statements.get(name, **views)
-        with self._connection.cursor(row_factory=namedtuple_row) as cursor:
+        with self.connection.cursor(row_factory=namedtuple_row) as cursor:
             return cursor.execute(text, params or None).fetchall()
 
     def pipelines(self) -> list[str]:
-        return list_pipelines(self._connection)
+        return list_pipelines(self.connection)
 
     def choose(self, wanted: str | None) -> str:
         """The wanted pipeline, or the only one; otherwise `UsageError`."""
         return choose(self.pipelines(), wanted)
 
     def status(self, pipeline: str) -> PipelineStatus:
+        status = self.placed(pipeline)
+        if not status.schema_current:
+            return status
+        found = {one.name: one for one in status.computations}
+        status.sinks = [SinkStatus(*row) for row in self._rows("status_sinks", pipeline)]
+        for name, kept, keys, waiting, seconds in self._rows("status_dead_letters", pipeline):
+            if name in found:
+                one = found[name]
+                one.dead_letters_kept = kept
+                one.parked = ParkedStatus(keys, waiting, seconds)
+        status.orphaned = orphaned(self.connection, Statements(pipeline))
+        for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
+            found[name].holder = Holder(
+                kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest
+            )
+        return status
+
+    def placed(self, pipeline: str) -> PipelineStatus:
+        """The part of the status that needs no look at states, timers or letters: workers,
+        intervals, sources and rates."""
         version = self._version(pipeline)
         status = PipelineStatus(pipeline, version, version == HEAD)
         if not status.schema_current:
@@ -446,20 +432,9 @@ class Inspection:
         status.intervals = [_interval(row) for row in intervals]
         status.generations = _by_generation(intervals, status.workers, now)
         status.sources = [_source(row) for row in intervals if row.source is not None]
-        status.sinks = [SinkStatus(*row) for row in self._rows("status_sinks", pipeline)]
         for name, backlog in self._rows("status_backlog", pipeline):
             if name in found:  # otherwise it was removed, and records sent to it are dropped
                 found[name].backlog = max(found[name].backlog, backlog)
-        for name, kept, keys, waiting, seconds in self._rows("status_dead_letters", pipeline):
-            if name in found:
-                one = found[name]
-                one.dead_letters_kept = kept
-                one.parked = ParkedStatus(keys, waiting, seconds)
-        status.orphaned = orphaned(self._connection, Statements(pipeline))
-        for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
-            found[name].holder = Holder(
-                kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest
-            )
         status.computations = list(found.values())
         status.complete = bool(found) and all(
             one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations
@@ -468,7 +443,7 @@ class Inspection:
 
     def labels(self, pipeline: str) -> dict[str, str]:
         """The names for display, by name; empty: nothing is deployed."""
-        return labels_of(self._connection, pipeline)
+        return labels_of(self.connection, pipeline)
 
     def totals(self, pipeline: str) -> Totals:
         rows = self._rows("status_intervals", pipeline)
@@ -492,7 +467,7 @@ class Inspection:
         statement = composed(
             "schema_version", alembic_version=sql.Identifier(pipeline, "alembic_version")
         )
-        row = self._connection.execute(statement).fetchone()
+        row = self.connection.execute(statement).fetchone()
         return None if row is None else str(row[0])
 
     def disk(self, pipeline: str) -> DiskStatus:
@@ -514,62 +489,41 @@ class Inspection:
         )
         return Operating(row.open_requests, disk, dead_rows, row.snapshot_seconds)
 
-    def dead_letters(
-        self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
-    ) -> list[DeadLetterEntry]:
-        """The newest ones, without their tracebacks; `UsageError` if the filter names an unknown
-        computation."""
-        letters = self._named(pipeline, letters)
-        rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
-        return [_dead_letter(row) for row in rows]
-
-    def dead_letter_kinds(
-        self, pipeline: str, letters: LetterFilter = EVERY_LETTER
-    ) -> list[DeadLetterKind]:
-        """The most frequent first; `UsageError` as of `dead_letters`."""
-        letters = self._named(pipeline, letters)
-        rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
-        return [DeadLetterKind(*row) for row in rows]
-
-    def _named(self, pipeline: str, letters: LetterFilter) -> LetterFilter:
-        """The filter with the name of its computation."""
+    def letters(self, pipeline: str) -> KeptLetters:
+        """The dead letters."""
         self.require_current(pipeline)
-        if letters.computation is None:
-            return letters
-        known = [name for (name,) in self._rows("known_computations", pipeline)]
-        name = name_of_step(self._connection, pipeline, letters.computation)
-        require_computation(pipeline, name, known)
-        return letters._replace(computation=name)
-
-    def dead_letter(self, pipeline: str, number: int) -> DeadLetterEntry:
-        """A letter with its traceback; `UsageError` if there is none with this number."""
-        self.require_current(pipeline)
-        rows = self._rows("show_dead_letter", pipeline, id=number)
-        if not rows:
-            raise UsageError(f"pipeline {pipeline!r} has no dead letter {number}")
-        return _dead_letter(rows[0])
+        return KeptLetters(self.connection, pipeline)
 
     def key(self, pipeline: str, computation: str, key: Key, page: Page = FIRST_PAGE) -> KeyStatus:
         self.require_current(pipeline)
-        name = name_of_step(self._connection, pipeline, computation)
-        return look_at_key(self._connection, pipeline, name, key, page)
+        name = name_of_step(self.connection, pipeline, computation)
+        return look_at_key(self.connection, pipeline, name, key, page)
 
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
         self.require_current(pipeline)
         return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
 
-    def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
-        """Newest first."""
+    def placement_events(
+        self, pipeline: str, limit: int, *, before: int | None = None
+    ) -> list[PlacementEvent]:
+        """Newest first; only those with numbers smaller than `before`."""
         self.require_current(pipeline)
-        rows = self._rows("newest_placement_events", pipeline, limit=limit)
+        rows = self._rows("newest_placement_events", pipeline, limit=limit, before=before)
         return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
 
-    def log(
-        self, pipeline: str, limit: int, *, batch: int | None = None, before: int | None = None
-    ) -> list[LogEntry]:
-        """The log of operators, newest first; see `Asking.log`."""
+    def log(self, pipeline: str) -> RequestLog:
+        """The log of operators."""
         self.require_current(pipeline)
-        return Asking(self._connection, pipeline).log(limit, batch=batch, before=before)
+        return RequestLog(self.connection, pipeline)
+
+    def rights_beyond_reading(self) -> str:
+        """A right of this login that a reader of the pipelines does not have, in words; empty:
+        none."""
+        return rights_beyond_reading(self.connection, self.pipelines())
+
+    def readable_views(self, pipeline: str) -> list[ReadableView]:
+        """What this login may read of a pipeline, besides the engine's own tables."""
+        return readable_views(self.connection, pipeline)
 
     def require_owners(self, pipeline: str) -> None:
         """`UsageError` if keys have no owners that can be asked: the pipeline runs on Spark, or its
@@ -592,9 +546,10 @@ class Inspection:
 
 
 @contextlib.contextmanager
-def inspect(url: str) -> Iterator[Inspection]:
-    """`StoreError` if the store cannot be reached or read."""
-    with reading(url) as connection, translated():
+def inspect(url: str, *, seconds: float = STATEMENT_SECONDS) -> Iterator[Inspection]:
+    """`StoreError` if the store cannot be reached or read, or a statement takes longer than
+    `seconds`."""
+    with reading(url, seconds) as connection, translated():
         begin_snapshot(connection)
         yield Inspection(connection)
 
@@ -719,24 +674,3 @@ def _source(row: Any) -> SourceStatus:
         flow = msgspec.structs.replace(flow, seconds_left=flow.lag_rows / row.rate)
     ended = bool(position.get("ended"))
     return SourceStatus(row.name, row.source, ended, position.get("reader"), flow)
-
-
-def _dead_letter(row: Any) -> DeadLetterEntry:
-    (
-        id_,
-        computation,
-        stream,
-        key,
-        value,
-        timestamp,
-        place,
-        error,
-        attempts,
-        at,
-        record_id,
-        *rest,
-    ) = row
-    return DeadLetterEntry(
-        id_, computation, stream, _json(key), value, iso_text(timestamp), place, error, attempts,
-        iso_text(at) or "", record_id, *rest,
-    )  # fmt: skip

@@ -192,7 +192,7 @@ def pending_timers(
         by_index = count("index", clocks)
         if sum(one.folded for one in by_index) <= MOST_EXACT:
             near = _Count(by_index)
-    soonest = {(of, kind): due for of, kind, due in reader.rows("soonest_timers", **which)}
+    soonest = {(of, kind): due for of, kind, due in reader.rows("soonest_of_steps", **which)}
     overdue = reader.rows(
         "overdue_timers", with_changes=which["with_changes"], now=now, most_overdue=MOST_OVERDUE
     )

@@ -32,6 +32,7 @@ REACHES_OTHERS = re.compile(
     r"""\b(pg_(?:try_)?advisory_\w+|pg_(?:terminate|cancel)_backend|pg_(?:reload_conf|rotate_logfile|promote|switch_wal)
     |pg_log_backend_memory_contexts|pg_\w*replication_(?:slot|origin)\w*|pg_stat\w*_reset\w*|dblink\w*
     |lo_(?:create|creat|open|put|get|import|export|unlink|truncate\w*|from_bytea)
+    |pg_create_restore_point|pg_(?:start_|stop_)?backup\w*|pg_wal_replay_\w+|pg_log_standby_snapshot|pg_logical_emit_message
     |query_to_xml\w*|ts_stat|ts_rewrite|U&(?="))""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -42,6 +43,8 @@ comment too. It guards against accidents; against people there are roles."""
 
 UNKNOWN_NAME = re.compile(r'relation "([^"]+)"|function ([^()]+)\(')
 """The name in the error of Postgres for a relation or function that does not exist."""
+
+OUR_BLOCK = "PL/pgSQL function inline_code_block"
 
 OF_THE_SERVER = ("08", "53", "57", "58")
 """SQLSTATE classes that concern the connection or the server, not the statement."""
@@ -80,24 +83,24 @@ def select(
     several = pipeline is None and len(known) > 1
     path = () if several or not known else (choose(known, pipeline),)
     with reading(url, seconds, (*path, "public")) as connection:
-        _refuse_to_run_as_superuser(connection)
+        refuse_to_run_as_superuser(connection)
         _register_loaders(connection, as_json=as_json)
         try:
             if len(statements) > 1:
                 begin_snapshot(connection, path or None)
             else:
                 connection.execute(text_of("begin_select"))
-            columns = [_columns(connection, text) for text in statements]
+            columns = [columns_of(connection, text) for text in statements]
             yield _answers(connection, columns, statements)
         except errors.QueryCanceled as error:
             raise UsageError(
                 f"the statement was stopped after {seconds:g} s; give it longer with --timeout"
             ) from error
         except psycopg.Error as error:
-            raise _refusal(connection, error, known if several else []) from error
+            raise refusal(connection, error, known if several else []) from error
 
 
-def _refuse_to_run_as_superuser(connection: psycopg.Connection[Any]) -> None:
+def refuse_to_run_as_superuser(connection: psycopg.Connection[Any]) -> None:
     """Refuse a login that may run programs on the server where others have made tables, views or
     functions: their code would run with its rights, also in a transaction that only reads."""
     with translated():
@@ -123,16 +126,21 @@ def _streamed(cursor: psycopg.Cursor[Any], text: str) -> Iterator[tuple[Any, ...
     yield from cursor.stream(text)
 
 
-def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
+def columns_of(connection: psycopg.Connection[Any], text: str) -> list[str]:
     """The columns of exactly one statement that gives rows; nothing runs yet.
 
     The protocol prepares one statement only, so that no text can end the transaction and add
     another statement.
     """
+    return [name for name, _ in typed_columns_of(connection, text)]
+
+
+def typed_columns_of(connection: psycopg.Connection[Any], text: str) -> list[tuple[str, int]]:
+    """As `columns_of`, with the numbers of their types."""
     if (found := REACHES_OTHERS.search(text)) is not None:
         raise UsageError(
-            f"{found[1]} may reach other sessions, by a signal or a lock; `millwheel sql` is for "
-            "reading. Use psql, as a role that may do this"
+            f"{found[1]} may reach other sessions, by a signal or a lock, and the statement "
+            "may only read. Use psql, as a role that may do this"
         )
     prepared = connection.pgconn.prepare(b"", text.encode())
     if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:
@@ -140,22 +148,42 @@ def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
     described = connection.pgconn.describe_prepared(b"")
     if described.nfields == 0:
         raise UsageError(
-            "this statement gives no rows; `millwheel sql` is for reading: SELECT, WITH, TABLE, "
-            "VALUES, SHOW, EXPLAIN"
+            "this statement gives no rows, and it may only read: SELECT, WITH, TABLE, VALUES, "
+            "SHOW, EXPLAIN"
         )
-    return [(described.fname(i) or b"").decode() for i in range(described.nfields)]
+    return [
+        ((described.fname(i) or b"").decode(), described.ftype(i)) for i in range(described.nfields)
+    ]
 
 
-def _refusal(
+def refusal(
     connection: psycopg.Connection[Any], error: psycopg.Error, pipelines: list[str]
 ) -> MillwheelError:
+    """The engine's error for one of a user's statement, with the name that was probably meant."""
     state = error.sqlstate or ""
     if not state or state[:2] in OF_THE_SERVER:
         return translate(error)
     hint = ""
     if state in (UNDEFINED_TABLE, UNDEFINED_FUNCTION):
         hint = _other_name(connection, error.diag.message_primary or "", pipelines)
-    return UsageError(f"Postgres refused the statement: {str(error).strip()}{hint}")
+    return UsageError(f"Postgres refused the statement: {_words(error)}{hint}")
+
+
+def _words(error: psycopg.Error) -> str:
+    """The words of an error; of one in a block of ours without the place in it."""
+    found = error.diag
+    if not (found.context or "").startswith(OUR_BLOCK):
+        return str(error).strip()
+    return "\n".join(
+        filter(
+            None,
+            (
+                found.message_primary,
+                found.message_detail and f"DETAIL: {found.message_detail}",
+                found.message_hint and f"HINT: {found.message_hint}",
+            ),
+        )
+    )
 
 
 def _other_name(connection: psycopg.Connection[Any], message: str, pipelines: Sequence[str]) -> str:

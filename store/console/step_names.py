@@ -19,12 +19,15 @@ TYPED = "->"
 
 def labels_of(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, str]:
     """The labels by name; empty: nothing is deployed."""
-    deployed = connection.execute(Statements(pipeline).get("deployed")).fetchall()
-    if not deployed:
-        return {}
-    _, code = deployed[-1]
-    nodes: dict[str, dict[str, Any]] = msgspec.json.decode(code)["graph"]["nodes"]
+    nodes = stored_nodes(connection, pipeline)
     return {name: label_of(name, node) for name, node in nodes.items()}
+
+
+def stored_nodes(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, dict[str, Any]]:
+    """The descriptions of the deployed graph's nodes (`millwheel.graph.node.Node.describe`), by
+    name; empty: nothing is deployed."""
+    found = connection.execute(Statements(pipeline).get("stored_nodes")).fetchall()
+    return {} if not found else msgspec.json.decode(found[0][0])
 
 
 def name_of_step(connection: psycopg.Connection[Any], pipeline: str, given: str) -> str:

@@ -210,7 +210,7 @@ def _faults(found: Sum) -> str:
 def _nexmark(found: Sum) -> str:
     return (
         "## Nexmark\n\nFor each seed, all workers are killed five times before the end of the "
-        "input, and the answer must equal to that of DuckDB.\n\n"
+        "input, and the answer must equal that of DuckDB.\n\n"
         + _table(
             "query | seeds equal | of", ((q, n, NEXMARK_SEEDS) for q, n in found.nexmark().items())
         )

@@ -31,7 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 UNIT = DEPLOY / "millwheel-worker@.service"
 RUN = ROOT / "docs" / "howto" / "run"
-PAGES = "\n".join(page.read_text() for page in sorted(RUN.glob("*.md")))
+PAGES = re.sub(
+    r"\\\n\s*", "", "\n".join(page.read_text() for page in sorted(RUN.glob("*.md")))
+)  # a command may continue on the next line
 WATCH = (RUN / "watch.md").read_text()
 COMPOSE = (DEPLOY / "compose.yaml").read_text()
 

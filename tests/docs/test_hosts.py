@@ -36,6 +36,16 @@ DJANGO_TOTAL = """
 from django.test import Client
 assert Client().get("/customers/ann").json() == {"cents": 300}
 """
+DJANGO_PAGES = """
+import asyncio, httpx, asgi
+async def look():
+    transport = httpx.ASGITransport(asgi.application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as web:
+        assert 'href="/millwheel/pipelines/shop"' in (await web.get("/millwheel/")).text
+        assert (await web.get("/millwheel/pipelines/shop")).status_code == 200
+        assert (await web.get("/millwheel/pipelines/shop/do/pause")).status_code == 403
+asyncio.run(look())
+"""
 CELERY_CONFIG = """
 broker_url = "filesystem://"
 broker_transport_options = {"data_folder_in": "queue", "data_folder_out": "queue"}
@@ -103,6 +113,7 @@ def test_django(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         check(directory, "django", "shell", "-c", DJANGO_ORDERS)
         wait_for(database, "SELECT customer, cents FROM shop.totals", [("ann", 300)], log)
     check(directory, "django", "shell", "-c", DJANGO_TOTAL)
+    check(directory, "django", "shell", "-c", DJANGO_PAGES)
 
 
 def test_celery(database: str, tmp_path: Path) -> None:

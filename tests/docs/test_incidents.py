@@ -37,7 +37,8 @@ SPARK = "millwheel/spark"
 def commands() -> Iterator[list[str]]:
     """The words of each command of the pages, without its comment."""
     for text in (*PAGES.values(), *RUN):
-        for line in re.findall(r"^ *\$ millwheel (.+)$", text, re.MULTILINE):
+        joined = re.sub(r"\\\n\s*", "", text)
+        for line in re.findall(r"^ *\$ millwheel (.+)$", joined, re.MULTILINE):
             yield shlex.split(line, comments=True)
 
 

@@ -121,6 +121,18 @@ async def test_requests_on_one_connection(connect: Connect) -> None:
     assert [await client.status() for _ in range(3)] == [200] * 3
 
 
+async def test_a_head_without_a_body_is_answered_at_once(connect: Connect) -> None:
+    """The connection stays open, so its end does not bring the answer."""
+    client = await connect()
+    client.send(b"HEAD /streams/words HTTP/1.1\r\nhost: x\r\n\r\n")
+    async with asyncio.timeout(ANSWER_SECONDS):
+        head = await client.reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"content-length: 1" in head
+    client.send(REQUEST)
+    assert await client.status() == 200
+
+
 async def test_an_answer_is_one_write(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[bytes] = []
 

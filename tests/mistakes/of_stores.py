@@ -123,7 +123,7 @@ ENTRIES: tuple[Mistake, ...] = (
     Failure(
         107,
         "a statement to look deletes",
-        ("this statement gives no rows; `millwheel sql` is for reading: SELECT, WITH,",),
+        ("this statement gives no rows, and it may only read: SELECT, WITH, TABLE,",),
         command="sql 'DELETE FROM totals'",
         sql=("CREATE TABLE wheel.totals (customer text)",),
         code=2,

@@ -1092,7 +1092,7 @@ async def test_what_is_left_of_a_removed_computation_is_not_in_the_way_of_a_look
     await remove(postgres, "others")
     with inspect(postgres.schema.url) as inspection:
         status = inspection.status(postgres.schema.name)
-        letters = inspection.dead_letters(postgres.schema.name, 10)
+        letters = inspection.letters(postgres.schema.name).newest(10)
     assert [computation.name for computation in status.computations] == ["lines", "count"]
     assert [letter.computation for letter in letters] == ["others"]
 

@@ -3,6 +3,9 @@ by hand."""
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
@@ -41,10 +44,10 @@ async def test_what_matches_is_counted(postgres: PostgresSite) -> None:
     owner = await parked(postgres)
     await owner.write(owner.commit(low_watermark=START))
     await owner.write(owner.commit(owner.intervals[1], low_watermark=START))
-    assert match(postgres) == MatchedLetters([1, 3], 0, 0, 0, {"count": 1}, 1)
+    assert match(postgres) == MatchedLetters([1, 3], 0, 0, 0, {"count": 1}, 1, 2)
     with inspect(postgres.schema.url) as inspection:
         name = postgres.schema.name
-        (kind,) = inspection.dead_letter_kinds(name)
+        (kind,) = inspection.letters(name).by_error().kinds
         assert (kind.letters, kind.keys, kind.oldest, kind.computation) == (2, 2, 1, "count")
         (count,) = (c for c in inspection.status(name).computations if c.name == "count")
         assert (count.dead_letters_kept, count.parked.keys, count.parked.records) == (2, 1, 1)
@@ -125,3 +128,34 @@ async def test_a_drained_log_goes_and_a_partition_stays(postgres: PostgresSite) 
         "SELECT source, retired FROM {log} WHERE id = ANY(%s)", logs, log="log"
     )
     assert found == [("file lines.txt", True)]
+
+
+async def test_a_letter_is_retried_or_discarded_and_never_both(postgres: PostgresSite) -> None:
+    """The owner processes it as soon as the request is there."""
+    await parked(postgres)
+    url, name = postgres.schema.url, postgres.schema.name
+
+    def discard() -> list[int]:
+        with administration.transaction(url) as connection:
+            return Asking(connection, name).discard(ME, [3])
+
+    with ThreadPoolExecutor(1) as thread:
+        with administration.transaction(url) as connection:
+            assert Asking(connection, name).retry(ME, [3])[1] == 1
+            gone = thread.submit(discard)
+            with contextlib.suppress(TimeoutError):
+                gone.result(1.0)  # it may also wait for the retry
+        assert gone.result() == []
+        with administration.transaction(url) as connection:
+            assert Asking(connection, name).withdraw(ME, 1) == 1
+        with administration.transaction(url) as connection:
+            assert Asking(connection, name).discard(ME, [3]) == [3]
+            asked = thread.submit(retry, postgres)
+            with contextlib.suppress(TimeoutError):
+                asked.result(1.0)
+        assert asked.result() == 0
+
+
+def retry(postgres: PostgresSite) -> int:
+    with administration.transaction(postgres.schema.url) as connection:
+        return Asking(connection, postgres.schema.name).retry(ME, [3])[1]

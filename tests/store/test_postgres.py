@@ -41,7 +41,7 @@ from millwheel.errors import (
     StoreUnavailable,
 )
 from millwheel.sinks import Table
-from millwheel.store.console import inspection, selection, snapshot
+from millwheel.store.console import asked_question, inspection, selection, snapshot
 from millwheel.store.port.buckets import Bucket
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.seen import SeenIds
@@ -1662,29 +1662,38 @@ async def test_a_look_sees_what_stood_in_a_bucket_that_is_dropped_meanwhile(
     assert await postgres.store.drop_bucket(first)
 
 
+def _selected(schema: Schema, text: str) -> list[Any]:
+    with selection.select(
+        schema.url, [text], pipeline=schema.name, seconds=60, as_json=True
+    ) as answers:
+        return [str(row[0]) for row in next(answers).rows]
+
+
+def _asked(schema: Schema, text: str) -> list[Any]:
+    limits = asked_question.AnswerLimits(seconds=60, characters=10)
+    with asked_question.ask(schema.url, text, schema.name, limits) as question:
+        return [row[0] for chunk in question.rows(1000, 1000) for row in chunk]
+
+
+@pytest.mark.parametrize(("module", "read"), [(selection, _selected), (asked_question, _asked)])
 async def test_a_select_sees_all_even_if_a_bucket_is_dropped_as_it_begins(
-    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch, module: Any, read: Any
 ) -> None:
     owner = await Owner.take(postgres.store)
     loop = asyncio.get_running_loop()
-    columns = selection._columns
+    columns = selection.typed_columns_of
 
     async def drop() -> bool:
         return await postgres.store.drop_bucket(await _droppable(postgres, owner))
 
-    def then_drop(connection: psycopg.Connection[Any], text: str) -> list[str]:
+    def then_drop(connection: psycopg.Connection[Any], text: str) -> list[tuple[str, int]]:
         found = columns(connection, text)
         assert asyncio.run_coroutine_threadsafe(drop(), loop).result(60)
         return found
 
-    def count() -> list[tuple[Any, ...]]:
-        text = "SELECT count(*) FROM latest_commits"
-        url, name = postgres.schema.url, postgres.schema.name
-        with selection.select(url, [text], pipeline=name, seconds=60, as_json=True) as answers:
-            return list(next(answers).rows)
-
-    monkeypatch.setattr(selection, "_columns", then_drop)
-    assert await asyncio.to_thread(count) == [(3,)]
+    monkeypatch.setattr(module, "typed_columns_of", then_drop)
+    text = "SELECT count(*) FROM latest_commits"
+    assert await asyncio.to_thread(read, postgres.schema, text) == ["3"]
 
 
 def test_a_process_that_was_killed_and_not_waited_for_is_dead() -> None:

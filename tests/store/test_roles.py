@@ -110,7 +110,7 @@ def test_a_reader_reads_and_can_do_nothing_else(schema: Schema, roles: Roles) ->
     url = under(schema, roles.reader)
     with inspect(url) as inspection:
         assert inspection.status(schema.name).schema_current
-        assert inspection.dead_letters(schema.name, 10) == []
+        assert inspection.letters(schema.name).newest(10) == []
     for statement in (*WRITES, "DELETE FROM dead_letter", "UPDATE computation SET paused = true"):
         refused(url, schema, statement)
 
@@ -213,7 +213,7 @@ def test_an_operator_asks_and_pauses(schema: Schema, roles: Roles) -> None:
         batch = asked.ask(ME, "delete_state", "check", 1, {})
         assert asked.retry(ME, [1])[1] == 1
         assert asked.discard(ME, [1, 2]) == [2]
-        assert asked.withdraw(batch) == 1
+        assert asked.withdraw(ME, batch) == 1
     assert administration.pause(url, schema.name, actor=ME).changed == ["pays"]
     for statement in WRITES:
         refused(url, schema, statement)

@@ -28,12 +28,24 @@ class SeenPages:
         *,
         pipeline: str | None = None,
         redact: bool = False,
+        prefix: str = "",
+        port: int = 0,
     ) -> None:
         self.store = VisitedStore(StoreAddress.parse(url))
         known = Access(everybody=ANN) if access is None else access
-        self.server = PageServer(Endpoint(), self.store, known, Options(pipeline, redact))
+        address = Endpoint(port=port)
+        options = Options(pipeline, redact)
+        self.server = PageServer(address, self.store, known, options, prefix=prefix)
         self.server.start()
         self.client = httpx.Client(base_url=self.server.url, timeout=30.0)
+
+    @property
+    def port(self) -> int:
+        return int(self.server.url.rstrip("/").rpartition(":")[2])
+
+    def at(self, path: str) -> str:
+        """The address of a path for another client."""
+        return self.server.url.rstrip("/") + path
 
     def get(
         self, path: str, headers: dict[str, str] | None = None, **filters: Any

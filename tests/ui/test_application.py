@@ -70,10 +70,10 @@ def test_a_change_shows_what_it_would_do_and_needs_a_reason(pages: SeenPages) ->
     refused = pages.carry_out("wheel", "pause", reason=" ")
     assert refused.status_code == 400
     assert "say why" in text_of(refused)
-    assert pages.json("/pipelines/wheel/log")["entries"] == []
+    assert pages.json("/pipelines/wheel/log")["batches"] == []
     done = pages.carry_out("wheel", "pause", reason="a test")
     assert (done.status_code, done.headers["location"]) == (303, "/pipelines/wheel/log")
-    (entry,) = pages.json("/pipelines/wheel/log")["entries"]
+    (entry,) = pages.json("/pipelines/wheel/log")["batches"]
     assert (entry["actor"], entry["reason"], entry["verb"]) == ("ann", "a test", "pause")
     assert "nothing would change" in pages.foresee("wheel", "pause")
     assert "resumes" in pages.foresee("wheel", "resume")
@@ -87,7 +87,7 @@ def test_who_may_only_look_changes_nothing(
     refused = looking.carry_out("wheel", "pause", reason="a test")
     assert refused.status_code == 403
     assert "do/pause" not in looking.get("/pipelines/wheel").text
-    assert pages.json("/pipelines/wheel/log")["entries"] == []
+    assert pages.json("/pipelines/wheel/log")["batches"] == []
 
 
 def test_addresses_that_are_wrong(pages: SeenPages) -> None:

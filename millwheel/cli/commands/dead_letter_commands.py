@@ -11,7 +11,6 @@ import typer
 from millwheel.cli.arguments import json_of
 from millwheel.cli.command import command, group
 from millwheel.cli.dead_letter_text import (
-    letter_fields,
     print_kinds,
     print_letter,
     print_letters,
@@ -98,13 +97,13 @@ def list_letters(
     with inspecting(common) as inspection:
         name = inspection.choose(pipeline)
         if group_by is not None:
-            kinds = inspection.dead_letter_kinds(name, wanted)
+            kinds = inspection.letters(name).by_error(wanted).kinds
         else:
-            found = inspection.dead_letters(name, LISTED, wanted)
+            found = inspection.letters(name).newest(LISTED, wanted)
     if group_by is not None:
         print_json(kinds) if as_json else print_kinds(kinds)
     elif as_json:
-        print_json([letter_fields(entry) for entry in found])
+        print_json([entry.listed() for entry in found])
     else:
         print_letters(found)
 
@@ -125,7 +124,7 @@ def show_letter(
 ) -> None:
     """Show a dead letter with its traceback."""
     with inspecting(common) as inspection:
-        entry = inspection.dead_letter(inspection.choose(pipeline), number)
+        entry = inspection.letters(inspection.choose(pipeline)).one(number)
     if as_json:
         print_json(entry)
     else:
@@ -149,9 +148,9 @@ def export_letters(
     """Print dead letters as JSON Lines, the oldest first."""
     wanted = letters.filter(waiting=waiting)
     with inspecting(common) as inspection:
-        found = inspection.dead_letters(inspection.choose(pipeline), None, wanted)
+        found = inspection.letters(inspection.choose(pipeline)).newest(None, wanted)
     for entry in reversed(found):
-        say(msgspec.json.encode(letter_fields(entry)).decode())
+        say(msgspec.json.encode(entry.listed()).decode())
 
 
 @command(
@@ -182,12 +181,12 @@ def retry_letters(
     """Process dead letters again, each once and in its key's turn. Workers continue if this command
     ends."""
     wanted = letters.required("retry")
-    payload = None if edit is None else {"value": json_of(edit, "--edit")}
+    value = None if edit is None else json_of(edit, "--edit")
     with asking(common, request.pipeline) as desk:
         with desk.transaction() as asked:
             matched = asked.match(wanted)
             print_matched(matched, err=request.as_json)
-            if payload is not None and len(matched.ids) != 1:
+            if edit is not None and len(matched.ids) != 1:
                 raise UsageError(
                     f"--edit gives one record another value, and {len(matched.ids):,} dead letters "
                     "match"
@@ -195,9 +194,11 @@ def retry_letters(
             if letters.dry_run or not matched.ids:
                 _print_none(desk, matched, request)
                 return
-            batch, count = asked.retry(
-                actor(request.reason), matched.ids, rate=rate, payload=payload
-            )
+            by = actor(request.reason)
+            if edit is not None:
+                batch, count = asked.edit(by, matched.ids[0], value)
+            else:
+                batch, count = asked.retry(by, matched.ids, rate=rate)
         if not count:
             tell("there is nothing to ask for", err=request.as_json)
             _print_none(desk, matched, request)
@@ -236,7 +237,7 @@ def discard_letters(
     with asking(common, request.pipeline, needs_owners=False) as desk:
         with desk.transaction() as asked:
             matched = asked.match(wanted)
-            missing = sorted({*(wanted.ids or [])} - {*matched.ids})
+            missing = wanted.missing(matched.ids)
             if missing:
                 raise UsageError(
                     f"pipeline {desk.pipeline!r} has no dead letter "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import typer
@@ -12,12 +14,14 @@ from millwheel.cli.command import command
 from millwheel.cli.developing.dev_session import DevSession
 from millwheel.cli.developing.reports import VersionOptions
 from millwheel.cli.options import CommonOptions, ServingOptions, Target, Yes
+from millwheel.cli.page_beside import can_be_served, page_beside
 from millwheel.cli.printing import say
 from millwheel.cli.sql_files import SUFFIX
 from millwheel.cli.target import parts_of
 from millwheel.core.own_loop import run_to_end
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.interruption import Interruption
+from millwheel.store.address import StoreAddress
 from millwheel.store.console.presence import present
 
 app = typer.Typer()
@@ -44,7 +48,7 @@ def dev(
         common.debug,
     )
     address = common.address
-    with present(address, create=True) as presence:
+    with present(address, create=True) as presence, _page(address):
         _say(f"{target} on the store {address.redacted()}; Ctrl-C ends")
 
         async def work() -> Interruption:
@@ -57,6 +61,17 @@ def dev(
         interruption = run_to_end(work())
     _say(f"stopped; the state is kept in {address.redacted()}")
     raise typer.Exit(interruption.exit_code)
+
+
+@contextmanager
+def _page(address: StoreAddress) -> Iterator[None]:
+    """Serve pages of the store during the block, if their packages are installed."""
+    if not can_be_served():
+        yield
+        return
+    with page_beside(address, None) as url:
+        _say(f"{url} shows it")
+        yield
 
 
 def _with_port(address: str | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -13,14 +13,10 @@ from millwheel.cli.opened_store import inspecting, opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, RequestOptions
 from millwheel.cli.printing import print_json, print_result, tell
-from millwheel.core.clock import SystemClock
-from millwheel.core.own_loop import run_to_end
-from millwheel.errors import NotCarriedOut, UsageError
+from millwheel.errors import UsageError
+from millwheel.services.interval_changes import Noted, operate
 from millwheel.services.operating import Operator
-from millwheel.store.console.administration import transaction
-from millwheel.store.console.asking import Asking
 from millwheel.store.console.inspection import inspect
-from millwheel.store.postgres.store import PostgresStore
 
 T = TypeVar("T")
 
@@ -156,13 +152,6 @@ def merge_intervals(
     _print_done(noted, outcome, f"{done} intervals {lower} and {upper}", request)
 
 
-class Noted(NamedTuple):
-    """An operation as ``millwheel log`` shows it."""
-
-    verb: str
-    payload: dict[str, Any]
-
-
 def _print_done(noted: Noted, outcome: str, text: str, request: RequestOptions) -> None:
     print_result({**noted.payload, "outcome": outcome}, [text], as_json=request.as_json)
 
@@ -173,30 +162,10 @@ def _operate(
     noted: Noted,
     work: Callable[[Operator], Awaitable[T]],
 ) -> T:
-    """Run an action, and note it once workers were asked for it."""
     with opened(common) as presence:
         with inspect(presence.url) as inspection:
             name = inspection.choose(request.pipeline)
-
-        async def operate() -> T:
-            store = await PostgresStore(presence.url, name).open()
-            try:
-                return await work(Operator(store, SystemClock(), _print_progress))
-            finally:
-                await store.close()
-
-        def note() -> None:
-            with transaction(presence.url) as connection:
-                asked = Asking(connection, name)
-                asked.note(actor(request.reason), noted.verb, noted.payload)
-
-        try:
-            done = run_to_end(operate())
-        except NotCarriedOut:  # the workers continue with it
-            note()
-            raise
-        note()
-        return done
+        return operate(presence.url, name, actor(request.reason), noted, work, _print_progress)
 
 
 def _print_progress(line: str) -> None:

@@ -25,7 +25,7 @@ from millwheel.core.typed_values import key_of
 from millwheel.errors import UsageError
 from millwheel.store.console import administration
 from millwheel.store.console.administration import Paused
-from millwheel.store.console.asking import LogEntry
+from millwheel.store.console.request_log import LogEntry
 
 NOTICED_SECONDS = 2
 """Upper bound: workers poll every second, and finish the chunk they are reading."""
@@ -177,7 +177,7 @@ def log(
     outcome."""
     with asking(common, pipeline, needs_owners=False) as desk, desk.transaction() as asked:
         if withdraw is not None:
-            count = asked.withdraw(withdraw)
+            count = asked.withdraw(actor(""), withdraw)
             if not count:
                 raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
             line = (
@@ -187,7 +187,7 @@ def log(
             result = {"pipeline": desk.pipeline, "batch": withdraw, "withdrawn": count}
             print_result(result, [line], as_json=as_json)
             return
-        entries = asked.log(LOG_ENTRIES)
+        entries = asked.log().entries(LOG_ENTRIES)
     if as_json:
         print_json(entries)
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,7 +17,7 @@ from millwheel.cli.command import command
 from millwheel.cli.display import log_boundedness, log_doubts, showing
 from millwheel.cli.opened_store import opened_for
 from millwheel.cli.options import CommonOptions, InputOptions, Json, ServingOptions, Target
-from millwheel.cli.printing import print_json
+from millwheel.cli.printing import print_json, tell
 from millwheel.cli.run_summary import summary_json, summary_lines
 from millwheel.cli.target import load_pipeline
 from millwheel.core.clock import SystemClock
@@ -56,6 +58,12 @@ def run(
             min=1, max=64, metavar="N", help="Run in N processes. Default: in this process."
         ),
     ] = None,
+    ui: Annotated[
+        bool,
+        typer.Option(
+            "--ui", help="Serve pages that show it, as `millwheel ui` does, while it runs."
+        ),
+    ] = False,
     as_json: Json = False,
     *,
     common: CommonOptions,
@@ -65,7 +73,7 @@ def run(
     if workers is not None:
         _refuse_for_crew(inputs, serving)
     http, ingestion = serving.endpoint(), serving.ingestion()
-    with opened_for(pipeline.name, common) as presence:
+    with opened_for(pipeline.name, common) as presence, _page(pipeline, presence, wanted=ui):
         log_boundedness(pipeline, keep_open=inputs.keep_open)
         log_doubts(pipeline)
         work = (
@@ -88,6 +96,22 @@ def run(
     if summary.outcome == "stopped":
         sys.stdout.flush()
         raise typer.Exit(interruption.exit_code)
+
+
+@contextmanager
+def _page(pipeline: Pipeline, presence: Presence, *, wanted: bool) -> Iterator[None]:
+    """Serve pages during the block, if they are wanted."""
+    if not wanted:
+        yield
+        return
+    from millwheel.cli.page_beside import can_be_served, page_beside
+    from millwheel.ui import NEEDS_UI
+
+    if not can_be_served():
+        raise UsageError(NEEDS_UI)
+    with page_beside(presence.address, pipeline.name) as url:
+        tell(f"{url} shows {pipeline.name} while it runs", err=True)
+        yield
 
 
 def _refuse_for_crew(inputs: RunInputOptions, serving: ServingOptions) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from typing import Annotated
 
@@ -58,10 +60,11 @@ def ui(
         str, typer.Option(metavar="PATH", help="The part of the path that a proxy takes off.")
     ] = "",
     redact: Annotated[bool, typer.Option("--redact", help="Hide keys and values.")] = False,
+    stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
     *,
     common: CommonOptions,
 ) -> None:
-    """Serve pages that show the pipelines of a store, and mend what fails, until Ctrl-C."""
+    """Serve pages that show the pipelines of a store, and mend what fails. Ctrl-C ends it."""
     try:
         from millwheel.ui.serving import PageServer
     except ImportError as error:
@@ -85,17 +88,16 @@ def ui(
     with store:
         store.url()  # a wrong address is said here
         server.start()
-        tell(f"{server.url} shows {common.address.redacted()}; Ctrl-C ends", err=True)
         try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            pass
+            if stop_with_stdin:
+                sys.stdin.read()
+                return
+            tell(f"{server.url} shows {common.address.redacted()}; Ctrl-C ends", err=True)
+            threading.Event().wait()  # a signal raises
         finally:
             server.stop()
 
 
 def _mending_store() -> StoreAddress | None:
-    import os
-
     text = os.environ.get(MENDING_STORE)
     return None if text is None else StoreAddress.parse(text)

@@ -10,7 +10,8 @@ from millwheel.core.codec import encode_key
 from millwheel.core.typed_values import key_of
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import LetterFilter
-from millwheel.store.console.inspection import DeadLetterEntry, Inspection
+from millwheel.store.console.inspection import Inspection
+from millwheel.store.console.kept_letters import DeadLetterEntry
 from millwheel.store.console.key_history import KeyHistory, history_of_key
 from millwheel.store.console.one_key import KeyStatus, TimerPlace
 from millwheel.store.console.one_key import Page as KeyPart
@@ -108,7 +109,7 @@ def _one(
     part = KeyPart(LISTED_ENTRIES, 0, filters.entries_after, after_timer)
     one = inspection.key(pipeline, step, key, part)
     of_key = LetterFilter(computation=step, key=encode_key(key)[0].decode(), waiting=True)
-    letters = inspection.dead_letters(pipeline, LISTED_LETTERS + 1, of_key)
+    letters = inspection.letters(pipeline).newest(LISTED_LETTERS + 1, of_key)
     return KeyFigures(
         steps=choices,
         step=step,

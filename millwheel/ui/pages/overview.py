@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
-from millwheel.store.console.inspection import END_OF_TIME, Inspection, PipelineStatus
+from millwheel.store.console.inspection import Inspection, PipelineStatus, SparkQueryStatus
 from millwheel.ui.page import NoFilters, Page
-
-SILENT_SECONDS = 300.0
-"""A low watermark that stands still for longer is worth a word (the alert
-``MillwheelWatermarkHeld``)."""
-
-
-class Trouble(msgspec.Struct, frozen=True):
-    """Something that is wrong, in words, with the page that shows more."""
-
-    text: str
-    page: str = ""
-    filters: dict[str, str] = {}
+from millwheel.ui.pages.steps import whole_rate
+from millwheel.ui.rate_history import WHOLE, RateHistory, RatePoint
+from millwheel.ui.troubles import Trouble, troubles_of
 
 
 class PipelineHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,13 +24,19 @@ class PipelineHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Workers with a valid lease."""
     dead_letters: int
     parked_keys: int
+    furthest_behind: str | None
+    """The step with that lag; None: no lag is known."""
     complete: bool
+    deployed: bool
+    on_spark: SparkQueryStatus | None
     troubles: list[Trouble]
 
 
 class StoreHealth(msgspec.Struct, frozen=True):
     at: str
     pipelines: list[PipelineHealth]
+    rates: dict[str, list[RatePoint]] = {}
+    """Records per second that viewers have seen of late, by pipeline."""
 
 
 def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StoreHealth:
@@ -48,74 +47,37 @@ def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StoreHeal
 
 def _health(status: PipelineStatus) -> PipelineHealth:
     each = status.computations
-    rates = [one.per_second for one in each if one.per_second is not None]
+    late = max(
+        (one for one in reversed(each) if one.lag_seconds is not None),
+        key=lambda one: one.lag_seconds or 0.0,
+        default=None,
+    )
     return PipelineHealth(
         name=status.name,
-        per_second=sum(rates) if rates else None,
-        lag_seconds=max(
-            (one.lag_seconds for one in each if one.lag_seconds is not None), default=None
-        ),
+        per_second=whole_rate(each),
+        lag_seconds=None if late is None else late.lag_seconds,
+        furthest_behind=None if late is None else late.name,
         backlog=sum(one.backlog for one in each),
         workers=sum(worker.state == "running" for worker in status.workers),
         dead_letters=sum(one.dead_letters_kept for one in each),
         parked_keys=sum(one.parked.keys for one in each),
         complete=status.complete,
-        troubles=list(_troubles(status)),
+        deployed=status.deployed,
+        on_spark=status.on_spark,
+        troubles=troubles_of(status),
     )
 
 
-def _troubles(status: PipelineStatus) -> list[Trouble]:
-    if not status.schema_current:
-        return [
-            Trouble(
-                f"the schema is at version {status.schema_version}, which this code cannot read: "
-                f"millwheel migrate {status.name}"
-            )
-        ]
-    if not status.deployed:
-        return [Trouble("created, but never run: start a worker with millwheel worker")]
-    if status.on_spark is not None:
-        return []
-    found: list[Trouble] = []
-    running = {worker.id for worker in status.workers if worker.state == "running"}
-    if not running and not status.complete:
-        found.append(Trouble("no worker is running it: start one with millwheel worker", "workers"))
-    for worker in status.workers:
-        if worker.state != "running":
-            found.append(
-                Trouble(f"worker {worker.id[:8]} on {worker.host} is {worker.state}", "workers")
-            )
-        if worker.blocked_by:
-            found.append(
-                Trouble(f"user code blocks worker {worker.id[:8]}: {worker.blocked_by}", "workers")
-            )
-        if worker.waits:
-            found.append(Trouble(f"worker {worker.id[:8]} waits: {worker.waits}", "workers"))
-    unowned = sum(interval.owner not in running for interval in status.intervals)
-    if running and unowned:
-        found.append(Trouble(f"{unowned:,} key intervals have no live owner", "workers"))
-    for one in status.computations:
-        name, of = one.label or one.name, {"step": one.name}
-        if one.paused:
-            found.append(Trouble(f"{name} is paused"))
-        if one.parked.keys:
-            found.append(Trouble(f"{one.parked.keys:,} keys of {name} are parked", "letters", of))
-        if one.dead_letters_kept:
-            found.append(
-                Trouble(f"{one.dead_letters_kept:,} dead letters of {name}", "letters", of)
-            )
-        holder = one.holder
-        if (
-            holder is not None
-            and one.low_watermark != END_OF_TIME
-            and (holder.age_seconds or 0.0) > SILENT_SECONDS
-        ):
-            found.append(Trouble(f"the low watermark of {name} is held: {holder.what}", "late", of))
-    found += [
-        Trouble(f"no code reads {state.collection} of {state.computation} any more", "disk")
-        for state in status.orphaned
-    ]
-    return found
+def remember(figures: StoreHealth, history: RateHistory) -> StoreHealth:
+    if not figures.at:
+        return figures
+    at = datetime.fromisoformat(figures.at).timestamp()
+    for one in figures.pipelines:
+        history.note(one.name, at, {WHOLE: one.per_second})
+    rates = {one.name: history.of(one.name, WHOLE, at) for one in figures.pipelines}
+    return msgspec.structs.replace(figures, rates=rates)
 
 
-OVERVIEW: Page[NoFilters] = Page("", "All pipelines", "How is it?", "overview.html", look)
+OVERVIEW: Page[NoFilters] = Page(
+    "", "All pipelines", "How is it?", "overview.html", look, remember=remember
+)

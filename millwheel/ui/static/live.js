@@ -1,12 +1,15 @@
-// Looks again each second while the page is visible, and replaces what has changed.
+// Looks again each second while the page is visible, and changes what has changed.
 // Without it the pages are the same, but stand still until they are loaded again.
 "use strict";
 
 const SECONDS = 1;
-const LONGEST_SECONDS = 15;
+const LONGEST_SECONDS = 5;
+const ANSWER_SECONDS = 30;
 
 let tag = null;
 let failures = 0;
+let isLooking = false;
+let lookedAt = new Date();
 
 function show(text) {
   const looked = document.getElementById("looked");
@@ -21,64 +24,120 @@ function localTimes(root) {
   }
 }
 
-// What a viewer has opened, scrolled or focused stays as it was.
-function replace(now, next) {
-  const opened = new Map();
-  for (const each of now.querySelectorAll("details[id]")) opened.set(each.id, each.open);
-  const scrolled = [...now.querySelectorAll(".wide")].map((each) => each.scrollLeft);
-  const active = document.activeElement;
-  const focus = active && now.contains(active) ? place(now, active) : null;
-  now.replaceChildren(...next.childNodes);
-  for (const each of now.querySelectorAll("details[id]")) {
-    if (opened.has(each.id)) each.open = opened.get(each.id);
+// Elements that stay are changed where they are, so that focus, opened details, scrolled parts and
+// fields that somebody fills in stay as they were.
+function change(now, next) {
+  if (now.isEqualNode(next)) return;
+  if (now.nodeType !== Node.ELEMENT_NODE) {
+    now.nodeValue = next.nodeValue;
+    return;
   }
-  [...now.querySelectorAll(".wide")].forEach((each, at) => { each.scrollLeft = scrolled[at] || 0; });
-  if (focus !== null) {
-    const found = now.querySelectorAll(focus.selector)[focus.at];
-    if (found) found.focus({ preventScroll: true });
+  const isViewers = (name) => name === "open" && now.tagName === "DETAILS";
+  for (const { name } of [...now.attributes]) {
+    if (!next.hasAttribute(name) && !isViewers(name)) now.removeAttribute(name);
   }
-  localTimes(now);
+  for (const { name, value } of next.attributes) {
+    if (now.getAttribute(name) !== value && !isViewers(name)) now.setAttribute(name, value);
+  }
+  changeContent(now, next);
 }
 
-function place(root, element) {
-  if (element.id) return { selector: "#" + CSS.escape(element.id), at: 0 };
-  const selector = element.tagName.toLowerCase();
-  return { selector, at: [...root.querySelectorAll(selector)].indexOf(element) };
+function changeContent(now, next) {
+  const names = namesOf(now);
+  const wanted = namesOf(next);
+  const known = new Map([...names].map(([element, name]) => [name, element]));
+  const stays = new Set(wanted.values());
+  let at = now.firstChild;
+  function skip(isGone) {
+    while (at !== null && isGone(at)) {
+      const gone = at;
+      at = at.nextSibling;
+      gone.remove();
+    }
+  }
+  for (const each of [...next.childNodes]) {
+    const name = wanted.get(each);
+    skip((one) => names.has(one) && !stays.has(names.get(one)));
+    const found = known.get(name);
+    if (name !== undefined && found !== undefined && found.nodeName === each.nodeName) {
+      skip((one) => one !== found && !stays.has(names.get(one)));
+      if (found === at) at = at.nextSibling;
+      else if (now.moveBefore) now.moveBefore(found, at);
+      else now.insertBefore(found, at);
+      change(found, each);
+    } else if (name === undefined && at !== null && !names.has(at) && at.nodeName === each.nodeName) {
+      const same = at;
+      at = at.nextSibling;
+      change(same, each);
+    } else {
+      now.insertBefore(each, at);
+    }
+  }
+  skip(() => true);
 }
 
-function isBusy(main) {
-  const active = document.activeElement;
+// Children that are the same thing in the next look, whatever place they have then: by their id, the
+// head of their row, or their label. Equal names are counted.
+function namesOf(parent) {
+  const found = new Map();
+  const times = new Map();
+  for (const each of parent.children) {
+    const head = each.tagName === "TR" ? each.querySelector("th[scope=row]") : null;
+    const name = each.id || (head && head.textContent.trim()) || each.getAttribute("aria-label");
+    if (!name) continue;
+    times.set(name, (times.get(name) || 0) + 1);
+    found.set(each, each.tagName + " " + name + " " + times.get(name));
+  }
+  return found;
+}
+
+// A text that is being selected, to be copied, must not change.
+function isSelecting(main) {
   const selection = document.getSelection();
-  return (active && main.contains(active) && active.matches("input, textarea, select"))
-    || isEdited(main)
-    || (selection && !selection.isCollapsed && main.contains(selection.anchorNode));
+  return selection && !selection.isCollapsed && main.contains(selection.anchorNode);
 }
 
-// Whether a field has something else than the server has written there.
-function isEdited(main) {
-  return [...main.querySelectorAll("input, textarea")].some((each) => each.value !== each.defaultValue)
-    || [...main.querySelectorAll("option")].some((each) => each.selected !== each.defaultSelected);
+function failed(text) {
+  failures += 1;
+  show(text + " What you see is of " + lookedAt.toLocaleTimeString() + "; trying again.");
+}
+
+async function ask(main) {
+  const headers = tag === null ? {} : { "If-None-Match": tag };
+  const signal = AbortSignal.timeout(ANSWER_SECONDS * 1000);
+  const answer = await fetch(window.location.href, { headers, cache: "no-store", signal });
+  if (answer.status === 304) return true;
+  const text = await answer.text();
+  const page = new DOMParser().parseFromString(text, "text/html");
+  const next = page.querySelector("main");
+  if (next === null || isSelecting(main)) return next !== null && answer.ok;
+  localTimes(next);
+  changeContent(main, next);
+  document.title = page.title;
+  tag = answer.headers.get("ETag");
+  return answer.ok;
 }
 
 async function look() {
   const main = document.querySelector("main[data-live]");
-  if (main === null) return;
-  if (document.hidden || isBusy(main)) return;
-  const headers = tag === null ? {} : { "If-None-Match": tag };
+  if (main === null || document.hidden || isLooking) return;
+  if (isSelecting(main)) {
+    show("Nothing changes here while you select text.");
+    return;
+  }
+  isLooking = true;
   try {
-    const answer = await fetch(window.location.href, { headers, cache: "no-store" });
-    if (answer.status !== 304) {
-      const next = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
-      if (next !== null) {
-        replace(main, next);
-        tag = answer.headers.get("ETag");
-      }
+    if (await ask(main)) {
+      failures = 0;
+      lookedAt = new Date();
+      show("");
+    } else {
+      failed("The last look has failed.");
     }
-    failures = answer.ok || answer.status === 304 ? 0 : failures + 1;
-    show(failures ? "The last look has failed." : "");
   } catch (error) {
-    failures += 1;
-    show("The page's server does not answer; trying again.");
+    failed("The page's server does not answer.");
+  } finally {
+    isLooking = false;
   }
 }
 

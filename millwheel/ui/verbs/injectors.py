@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from millwheel.errors import UsageError
 from millwheel.store.console.administration import pause
 from millwheel.store.console.asking import Actor
 from millwheel.ui.verb import Asked, Desk, Foreseen, FormField, Verb
@@ -17,6 +18,10 @@ class Injector(msgspec.Struct, frozen=True):
 STEP = {"step": FormField("injector", hint="leave empty for all injectors of the pipeline")}
 
 
+def _nothing(*, paused: bool) -> str:
+    return f"nothing would change: {'paused' if paused else 'running'} already"
+
+
 def _foresee(desk: Desk, form: Injector, *, paused: bool) -> Foreseen:
     with desk.inspecting() as inspection:
         status = inspection.status(desk.pipeline)
@@ -24,9 +29,7 @@ def _foresee(desk: Desk, form: Injector, *, paused: bool) -> Foreseen:
     asked = [one for one in known if form.step in (None, one.name)]
     changed = [one.label or one.name for one in asked if one.paused != paused]
     if not changed:
-        return Foreseen(
-            [f"nothing would change: {'paused' if paused else 'running'} already"], False
-        )
+        return Foreseen([_nothing(paused=paused)], False)
     rest = (
         "Records that were read are processed; their low watermarks stand still until you resume."
         if paused
@@ -41,7 +44,9 @@ def _verb(name: str, title: str, *, paused: bool) -> Verb[Injector]:
 
     def carry_out(desk: Desk, actor: Actor, form: Injector) -> Asked:
         names = [] if form.step is None else [form.step]
-        pause(desk.url, desk.pipeline, names, paused=paused, actor=actor)
+        found = pause(desk.url, desk.pipeline, names, paused=paused, actor=actor)
+        if not found.changed:
+            raise UsageError(_nothing(paused=paused))
         return Asked(None)
 
     return Verb(name, title, Injector, foresee, carry_out, STEP)

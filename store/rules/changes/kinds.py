@@ -240,7 +240,7 @@ KEYS_UNCONFIRMED = Kind(
     "other code of a key extractor, for stored state",
     NEEDS,
     "the code changed, and {name!r} keeps state by its keys: state of keys "
-    "that it extracts no more would stay behind, and no code would read it\n"
+    "that it extracts no more would stay behind, and no code would read it.\n"
     "If the keys are the same as before, or if you want that, confirm the change: .by(..., "
     "version={version}). If the old state should continue under other keys, add the computation "
     "under another name as well; the view state_of_{name} shows its state",

@@ -1,27 +1,40 @@
--- When the soonest timer of each step and kind is due, by the index.
-WITH tail AS MATERIALIZED (
-    SELECT DISTINCT ON (x.slot, x.computation, x.key, x.kind, x.tag) x.slot, x.computation, x.key, x.kind, x.tag, x.due
+-- The pending timers of a computation that fire next by event time, by their due time: how many of the first ones have
+-- it, and one of them. As in the view watermark_holders, one more is read than the unfolded tail could have changed.
+-- Due times stay numbers here, so that only the rows that are shown are put into words.
+WITH sought AS MATERIALIZED (
+    SELECT id FROM {computation} WHERE name = %(computation)s AND removed_at IS NULL
+), tail AS MATERIALIZED (
+    SELECT DISTINCT ON (x.slot, x.key, x.tag) x.slot, x.key, x.tag, x.due, x.set_at
     FROM {fold} AS f
     CROSS JOIN LATERAL (
         SELECT * FROM {timer_change} AS c
         WHERE c.interval_id = f.interval_id AND c.n > f.through AND c.n < f.through + 1000000000
         OFFSET 0
     ) AS x
-    WHERE %(with_changes)s
-    ORDER BY x.slot, x.computation, x.key, x.kind, x.tag, x.n DESC
+    WHERE x.computation = (SELECT id FROM sought) AND x.kind = 'watermark'
+    ORDER BY x.slot, x.key, x.tag, x.n DESC
+), soonest AS (
+    SELECT s.slot, s.key, s.tag, s.due, s.set_at
+    FROM (
+        SELECT * FROM {timer}
+        WHERE computation = (SELECT id FROM sought) AND kind = 'watermark'
+        ORDER BY due, slot, key, tag
+        LIMIT (SELECT count(*) + %(read)s FROM tail)
+    ) AS s
+    WHERE NOT EXISTS (SELECT FROM tail AS t WHERE t.slot = s.slot AND t.key = s.key AND t.tag = s.tag)
+), first AS (
+    SELECT * FROM soonest
+    UNION ALL
+    SELECT slot, key, tag, due, set_at FROM tail WHERE due IS NOT NULL
+    ORDER BY due, slot, key, tag
+    LIMIT %(read)s
+), numbered AS (
+    SELECT f.*, count(*) OVER (PARTITION BY f.due) AS timers, sum(1) OVER () AS read,
+           row_number() OVER (PARTITION BY f.due ORDER BY f.slot, f.key, f.tag) AS place
+    FROM first AS f
 )
-SELECT c.computation, k.kind, least(s.due, t.due)
-FROM unnest(%(computations)s::smallint[]) AS c (computation)
-CROSS JOIN (VALUES ('watermark'), ('wall')) AS k (kind)
-LEFT JOIN LATERAL (
-    SELECT r.due FROM {timer} AS r
-    WHERE r.computation = c.computation AND r.kind = k.kind
-      AND (r.computation, r.kind, r.slot, r.key, r.tag)
-          NOT IN (SELECT x.computation, x.kind, x.slot, x.key, x.tag FROM tail AS x)
-    ORDER BY r.due
-    LIMIT 1
-) AS s ON true
-LEFT JOIN (
-    SELECT x.computation, x.kind, min(x.due) AS due FROM tail AS x GROUP BY x.computation, x.kind
-) AS t ON t.computation = c.computation AND t.kind = k.kind
-WHERE s.due IS NOT NULL OR t.due IS NOT NULL
+SELECT n.due, n.timers, n.key::text, n.tag, n.set_at, n.read
+FROM numbered AS n
+WHERE n.place = 1
+ORDER BY n.due
+LIMIT %(limit)s

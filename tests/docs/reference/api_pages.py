@@ -26,7 +26,7 @@ def api_pages() -> Iterator[tuple[str, str]]:
     listed = []
     for name in modules():
         module = import_module(name)
-        first = (inspect.getdoc(module) or "").partition("\n\n")[0]
+        first = (inspect.getdoc(module) or "").partition("\n\n")[0].removeprefix("millwheel: ")
         entry = f"* [{name}]({name}.md): {' '.join(first.split())}"
         listed.append(fill(entry, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
         yield f"api/{name}.md", _module(name)

@@ -13,9 +13,9 @@ from tests.docs.reference.markdown import code, page, prose, table
 from tests.support.figures import some_figures, some_status
 
 HEAD = """
-In the exposition format of Prometheus. Every metric has the label `pipeline`. The name of a counter
-ends with `_total`, that of a histogram has the suffixes `_bucket`, `_sum` and `_count`.
-`docs/deploy/alerts.yaml` has rules, and `docs/deploy/grafana.json` a dashboard.
+In the exposition format of Prometheus. Every metric has the label `pipeline`. A histogram has three
+names, with the suffixes `_bucket`, `_sum` and `_count`. `docs/deploy/alerts.yaml` has rules, and
+`docs/deploy/grafana.json` a dashboard.
 """
 WORKER = """
 `millwheel worker --http HOST:PORT` and `millwheel run --http HOST:PORT` serve them at `/metrics`.
@@ -42,9 +42,17 @@ def metrics_page() -> str:
     )
 
 
+SUFFIXES = {"counter": "_total", "info": "_info"}
+
+
 def _table(families: Iterable[Metric]) -> str:
     rows = [
-        (code(each.name), each.type, ", ".join(_labels(each)), each.documentation)
+        (
+            code(each.name + SUFFIXES.get(each.type, "")),
+            each.type,
+            ", ".join(_labels(each)),
+            each.documentation,
+        )
         for each in families
         if not each.name.startswith("process_")
     ]

@@ -1,0 +1,142 @@
+"""What is wrong with a pipeline, in words, from one look at its status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millwheel.core.quantities import count_of, duration
+from millwheel.store.console.inspection import END_OF_TIME, ComputationStatus, PipelineStatus
+from millwheel.store.console.migrate import HEAD
+
+SILENT_SECONDS = 300.0
+"""A low watermark that one record, row or timer has held for longer is worth a word."""
+
+FIRST_PAGE = ""
+"""The name of the page of the steps."""
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Something that is wrong, with the page that shows more."""
+
+    text: str
+    """It quotes no key and no value."""
+    detail: str | None = None
+    """More of it, which may."""
+    page: str | None = None
+    """None: no page has more."""
+    filters: dict[str, str] = {}
+
+
+def troubles_of(status: PipelineStatus) -> list[Trouble]:
+    """The worst first: what stops all of a pipeline comes before what stops a key."""
+    if not status.schema_current:
+        return [_of_schema(status)]
+    if not status.deployed:
+        return [
+            Trouble(
+                "created, but never run: start a worker with millwheel worker MODULE:PIPELINE",
+                page=FIRST_PAGE,
+            )
+        ]
+    if status.on_spark is not None:
+        return []
+    return [
+        *troubles_of_workers(status),
+        *(trouble for one in status.computations for trouble in _of_step(one, status)),
+        *_of_left_data(status),
+    ]
+
+
+def _of_schema(status: PipelineStatus) -> Trouble:
+    version = status.schema_version
+    if version is not None and version > HEAD:
+        return Trouble(
+            f"its schema is at version {version}, and these pages know versions up to {HEAD}: a "
+            "newer millwheel made it. Serve the pages with that one"
+        )
+    return Trouble(
+        f"its schema is at version {version}, and these pages need {HEAD}: run millwheel migrate "
+        f"{status.name}, with the same --store"
+    )
+
+
+def troubles_of_workers(status: PipelineStatus) -> list[Trouble]:
+    """Those that concern all steps. None of a pipeline that runs on Spark."""
+    return [] if status.on_spark is not None else list(_of_workers(status))
+
+
+def _of_workers(status: PipelineStatus) -> Iterator[Trouble]:
+    running = {worker.id for worker in status.workers if worker.state == "running"}
+    if not running and not status.complete:
+        yield Trouble(
+            "no worker runs it: start one with millwheel worker MODULE:PIPELINE", page="workers"
+        )
+    for worker in status.workers:
+        name = f"worker {worker.id[:8]}"
+        if worker.state == "dead":
+            yield Trouble(
+                f"{name} on {worker.host} is dead: its process {worker.pid} has ended without a "
+                "word",
+                page="workers",
+            )
+        elif worker.state == "silent":
+            yield Trouble(
+                f"{name} on {worker.host} is silent: its lease ended "
+                f"{duration(-worker.lease_seconds)} ago",
+                page="workers",
+            )
+        elif worker.blocked_by:
+            yield Trouble(
+                f"user code blocks the event loop of {name}", worker.blocked_by, "workers"
+            )
+        elif worker.waits:
+            yield Trouble(f"{name} waits for the store", worker.waits, "workers")
+    unowned = sum(interval.owner not in running for interval in status.intervals)
+    if running and unowned and not status.complete:
+        yield Trouble(f"{count_of(unowned, 'key interval')} without a live owner", page="workers")
+
+
+def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble]:
+    name, of = one.label or one.name, {"step": one.name}
+    if one.paused:
+        yield Trouble(f"{name} is paused", page=FIRST_PAGE)
+    if one.parked.keys:
+        yield Trouble(
+            f"{count_of(one.parked.keys, 'key')} of {name} parked for up to "
+            f"{duration(one.parked.seconds)}, "
+            f"with {count_of(one.parked.records, 'record')} waiting",
+            page="letters",
+            filters={**of, "group": "key"},
+        )
+    if one.dead_letters_kept > one.parked.keys:  # each parked key has one, which stops it
+        yield Trouble(
+            f"{count_of(one.dead_letters_kept, 'dead letter')} of {name}",
+            page="letters",
+            filters=of,
+        )
+    holder = one.holder
+    # A step that waits for another one has no trouble of its own.
+    if holder is None or len(holder.path) > 1 or one.low_watermark == END_OF_TIME:
+        return
+    if (holder.age_seconds or 0.0) > SILENT_SECONDS:
+        held = [other.holder for other in status.computations if other.holder is not None]
+        behind = sum(one.name in other.path[1:] for other in held)
+        waiting = f", with {count_of(behind, 'step')} behind it" if behind else ""
+        yield Trouble(
+            f"the low watermark of {name} is held for {duration(holder.age_seconds or 0.0)}"
+            f"{waiting}",
+            holder.what,
+            "late",
+            of,
+        )
+
+
+def _of_left_data(status: PipelineStatus) -> Iterator[Trouble]:
+    for state in status.orphaned:
+        yield Trouble(
+            f"no code reads {state.collection} of {state.computation} since generation "
+            f"{state.generation + 1}: millwheel migrate {status.name} --allow-drop deletes it",
+            page="disk",
+        )

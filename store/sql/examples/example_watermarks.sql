@@ -1,0 +1,4 @@
+-- How far each step is; an example for readers.
+SELECT computation, low_watermark, last_commit, intervals
+FROM {watermarks}
+ORDER BY low_watermark

@@ -1,0 +1,2 @@
+-- What the last block has found.
+SELECT current_setting('millwheel.answer')

@@ -1,0 +1,199 @@
+"""*How is it?*: what is wrong with the pipelines of a store, in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.described_graphs import LINES_TO_COUNTS
+from tests.support.seen_pages import SeenPages
+from tests.support.store_sites import COUNT, SECOND, START, Owner, PostgresSite, deploy
+
+pytestmark = pytest.mark.newest
+
+PagesOf = Callable[..., SeenPages]
+
+AHEAD = START + 60 * SECOND
+
+
+@pytest.fixture
+def pages(pages_of: PagesOf, postgres: PostgresSite) -> SeenPages:
+    return pages_of(postgres.schema.url)
+
+
+async def owned(postgres: PostgresSite) -> Owner:
+    made = await Owner.take(postgres.store, await deploy(postgres.store, graph=LINES_TO_COUNTS))
+    await made.write(made.commit(made.injector, input_watermark=AHEAD, low_watermark=AHEAD))
+    await made.write(made.commit(input_watermark=AHEAD, low_watermark=AHEAD))
+    return made
+
+
+def wrong(pages: SeenPages) -> list[str]:
+    """The texts of what is wrong; each page that they lead to can be asked for."""
+    (found,) = pages.json("/")["pipelines"]
+    text = pages.text("/")
+    for trouble in found["troubles"]:
+        assert trouble["text"] in text
+    return [trouble["text"] for trouble in found["troubles"] if not is_held(trouble)]
+
+
+def is_held(trouble: dict[str, Any]) -> bool:
+    """The times of these tests are years ago."""
+    return bool(trouble["page"] == "late")
+
+
+async def test_a_pipeline_that_never_ran(pages: SeenPages) -> None:
+    (text,) = wrong(pages)
+    assert text.startswith("created, but never run")
+
+
+async def test_a_schema_of_another_version(pages: SeenPages, postgres: PostgresSite) -> None:
+    await deploy(postgres.store)
+    await postgres.query("UPDATE {v} SET version_num = '0009'", v="alembic_version")
+    (text,) = wrong(pages)
+    assert "0009" in text
+    assert "run millwheel migrate wheel" in text
+
+
+async def test_a_schema_of_a_newer_millwheel(pages: SeenPages, postgres: PostgresSite) -> None:
+    await deploy(postgres.store)
+    await postgres.query("UPDATE {v} SET version_num = '0999'", v="alembic_version")
+    (text,) = wrong(pages)
+    assert "a newer millwheel made it" in text
+
+
+async def test_all_is_well(pages: SeenPages, postgres: PostgresSite) -> None:
+    await owned(postgres)
+    await postgres.query("UPDATE {k} SET generation = 1", k="key_interval")
+    assert wrong(pages) == []
+
+
+async def test_no_worker(pages: SeenPages, postgres: PostgresSite) -> None:
+    await deploy(postgres.store, graph=LINES_TO_COUNTS)
+    (text,) = wrong(pages)
+    assert text.startswith("no worker runs it")
+
+
+async def test_a_process_that_has_ended_is_dead(pages: SeenPages, postgres: PostgresSite) -> None:
+    owner = await owned(postgres)
+    pid = ended_process()
+    await postgres.query("UPDATE {w} SET pid = %s WHERE NOT stopped", pid, w="worker")
+    assert wrong(pages) == [
+        "no worker runs it: start one with millwheel worker MODULE:PIPELINE",
+        f"worker {owner.worker[:8]} on {await host(postgres)} is dead: its process {pid} has "
+        "ended without a word",
+    ]
+
+
+def ended_process() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        return process.pid
+
+
+async def host(postgres: PostgresSite) -> str:
+    ((found,),) = await postgres.query("SELECT split_part(host, ' ', 1) FROM {w}", w="worker")
+    return str(found)
+
+
+async def test_a_worker_without_a_lease_is_silent(pages: SeenPages, postgres: PostgresSite) -> None:
+    await owned(postgres)
+    silent = str(uuid.uuid4())
+    await postgres.store.register_worker(silent, -3.0)
+    (text,) = wrong(pages)
+    assert text.startswith(f"worker {silent[:8]} on ")
+    assert "is silent: its lease ended 3" in text
+
+
+async def test_intervals_without_a_live_owner(pages: SeenPages, postgres: PostgresSite) -> None:
+    await owned(postgres)
+    await postgres.query("UPDATE {k} SET owner = NULL WHERE slot_from > 9", k="key_interval")
+    assert wrong(pages) == ["1 key interval without a live owner"]
+
+
+async def test_a_paused_injector(pages: SeenPages, postgres: PostgresSite) -> None:
+    await owned(postgres)
+    await postgres.pause("lines")
+    assert wrong(pages) == ["lines is paused"]
+
+
+async def test_parked_keys_and_letters(pages: SeenPages, postgres: PostgresSite) -> None:
+    owner = await owned(postgres)
+    letter = owner.dead_letter(1)
+    commit = owner.commit(owner.interval_of("key 1"))
+    commit.dead_letters = [
+        letter._replace(parked="failed", watermark=0, hold=AHEAD),
+        letter._replace(parked="waiting", watermark=0, hold=AHEAD),
+        owner.dead_letter(2),
+    ]
+    await owner.write(commit)
+    parked, letters = wrong(pages)
+    assert parked.startswith("1 key of count parked for up to")
+    assert parked.endswith(", with 1 record waiting")
+    assert letters == "2 dead letters of count"
+    (row,) = pages.json("/")["pipelines"]
+    assert (row["dead_letters"], row["parked_keys"]) == (2, 1)
+
+
+async def test_a_blocked_loop_and_a_wait_for_a_lock(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    owner = await owned(postgres)
+    load = {"blocked": {"seconds": 4.0, "by": "computation count, key 'a', at x.py:7"}}
+    await postgres.store.heartbeat(owner.worker, 9.0, load)
+    assert wrong(pages) == [f"user code blocks the event loop of worker {owner.worker[:8]}"]
+    assert "at x.py:7" in pages.text("/")
+
+
+async def test_a_worker_that_waits_for_the_store(pages: SeenPages, postgres: PostgresSite) -> None:
+    owner = await owned(postgres)
+    await postgres.store.heartbeat(owner.worker, 9.0, {"waits": "a commit, for process 7"})
+    assert wrong(pages) == [f"worker {owner.worker[:8]} waits for the store"]
+    assert "a commit, for process 7" in pages.text("/")
+
+
+async def test_a_watermark_that_is_held_is_told_once(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    """Not again for each step behind it."""
+    owner = await owned(postgres)
+    position = b'{"held_by": 12, "since": %d}' % START
+    await owner.write(owner.commit(owner.injector, position=position))
+    (found,) = pages.json("/")["pipelines"]
+    (held,) = filter(is_held, found["troubles"])
+    assert held["text"].startswith("the low watermark of lines is held for ")
+    assert held["text"].endswith(", with 1 step behind it")
+    assert held["detail"] == "row 12 of file lines.txt, not acknowledged"
+    assert pages.get("/pipelines/wheel/late", **held["filters"]).status_code == 200
+
+
+async def test_orphaned_state(pages: SeenPages, postgres: PostgresSite) -> None:
+    marks = {"marks": ["map", {"type": "string"}, {"type": "integer"}]}
+    known = replace(COUNT, state={"type": "object", "n": "int", "collections": marks})
+    deployment = await deploy(postgres.store, graph=LINES_TO_COUNTS, count=known)
+    owner = await Owner.take(postgres.store, deployment)
+    commit = owner.commit()
+    commit.states = [owner.state("a", 1, 'marks/"x"')]
+    await owner.write(commit)
+    await deploy(postgres.store, graph=LINES_TO_COUNTS)
+    orphaned = [text for text in wrong(pages) if "no code reads" in text]
+    assert orphaned == [
+        "no code reads marks of count since generation 2: millwheel migrate wheel --allow-drop "
+        "deletes it"
+    ]
+
+
+async def test_figures_of_a_pipeline_lead_to_its_pages(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    await owned(postgres)
+    (found,) = pages.json("/")["pipelines"]
+    html = pages.get("/").text
+    assert f"/pipelines/wheel/late?step={found['furthest_behind']}" in html
+    for page in ("workers", "letters"):
+        assert f'href="/pipelines/wheel/{page}"' in html
