@@ -63,7 +63,7 @@ class Customers:
         return self.entry(batch)
 
     def entry(self, batch: str) -> dict[str, Any]:
-        (entry,) = self.pages.json("/pipelines/reminders/log", batch=batch)["entries"]
+        (entry,) = self.pages.json("/pipelines/reminders/log", batch=batch)["batches"]
         return dict(entry)
 
     def stored(self) -> Any:
@@ -196,7 +196,7 @@ async def test_a_wrong_form_is_refused_in_words(postgres: PostgresSite, pages_of
         answer = pages.carry_out("wheel", verb, **given)
         assert answer.status_code == 400, (verb, form)
         assert words in text_of(answer), (verb, form)
-    assert pages.json("/pipelines/wheel/log")["entries"] == []
+    assert pages.json("/pipelines/wheel/log")["batches"] == []
 
 
 async def test_a_pipeline_on_spark_has_no_owner_to_ask(
