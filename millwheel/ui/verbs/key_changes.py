@@ -22,7 +22,7 @@ SHOWN_CHARACTERS = 4_000
 """Of a state, before and after."""
 
 
-class StateChange(msgspec.Struct, frozen=True):
+class StateChangeForm(msgspec.Struct, frozen=True):
     step: str
     key: str
     """As JSON, or a plain text."""
@@ -40,7 +40,7 @@ class StateChange(msgspec.Struct, frozen=True):
         return _given({"merge": self.merge, "value": self.value, "if": self.condition})
 
 
-class StateDeletion(msgspec.Struct, frozen=True):
+class StateDeletionForm(msgspec.Struct, frozen=True):
     step: str
     key: str
     condition: str | None = None
@@ -62,7 +62,7 @@ class OneTimerForm(msgspec.Struct, frozen=True):
 
 NEEDS_CHANGES = "write the fields to change, or the whole new state"
 
-KeyForm = StateChange | StateDeletion | OneTimerForm
+KeyForm = StateChangeForm | StateDeletionForm | OneTimerForm
 
 FIELD_NAMES = {"merge": "changes", "value": "new state", "if": "condition"}
 
@@ -136,7 +136,7 @@ def _about_owner(found: KeyStatus) -> Iterator[str]:
 # -- state ---------------------------------------------------------------------------------------
 
 
-def _foresee_state(desk: Desk, form: StateChange) -> Foreseen:
+def _foresee_state(desk: Desk, form: StateChangeForm) -> Foreseen:
     nothing_yet = form.merge is None and form.value is None
     payload = {} if nothing_yet else form.payload()
     with desk.inspecting() as inspection:
@@ -161,7 +161,7 @@ def _foresee_state(desk: Desk, form: StateChange) -> Foreseen:
     return Foreseen([now, becomes, rules, *words])
 
 
-def _foresee_deletion(desk: Desk, form: StateDeletion) -> Foreseen:
+def _foresee_deletion(desk: Desk, form: StateDeletionForm) -> Foreseen:
     payload = form.payload()
     with desk.inspecting() as inspection:
         found, words = _look(inspection, desk, form)
@@ -241,11 +241,11 @@ def _foresee_cancelling(desk: Desk, form: OneTimerForm) -> Foreseen:
 # -- the verbs -----------------------------------------------------------------------------------
 
 
-def _set_state(desk: Desk, actor: Actor, form: StateChange) -> Asked:
+def _set_state(desk: Desk, actor: Actor, form: StateChangeForm) -> Asked:
     return _ask(desk, actor, "set_state", form)
 
 
-def _delete_state(desk: Desk, actor: Actor, form: StateDeletion) -> Asked:
+def _delete_state(desk: Desk, actor: Actor, form: StateDeletionForm) -> Asked:
     return _ask(desk, actor, "delete_state", form)
 
 
@@ -258,12 +258,12 @@ def _fire_timer(desk: Desk, actor: Actor, form: OneTimerForm) -> Asked:
 
 
 SET_STATE = Verb(
-    "set_state", "Change the state", StateChange, _foresee_state, _set_state, STATE_LABELS
+    "set_state", "Change the state", StateChangeForm, _foresee_state, _set_state, STATE_LABELS
 )
 DELETE_STATE = Verb(
     "delete_state",
     "Delete the state",
-    StateDeletion,
+    StateDeletionForm,
     _foresee_deletion,
     _delete_state,
     {**STEP_AND_KEY, **CONDITION},
