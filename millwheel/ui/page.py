@@ -13,12 +13,25 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from millwheel.errors import UsageError
 from millwheel.store.console.inspection import Inspection
 from millwheel.ui.given_fields import read_fields
 from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.visited_store import VisitedStore
 
 FILTERS = TypeVar("FILTERS", bound=msgspec.Struct)
+
+
+class NoSuchPipeline(UsageError):
+    """An address names a pipeline that is not shown."""
+
+
+def require_pipeline(inspection: Inspection, pipeline: str) -> None:
+    """`NoSuchPipeline` if the store has none with this name, or the login may not read it."""
+    try:
+        inspection.choose(pipeline)
+    except UsageError as error:
+        raise NoSuchPipeline(str(error)) from error
 
 
 class NoFilters(msgspec.Struct, frozen=True):
@@ -42,7 +55,7 @@ class Visit:
     def looking(self) -> Iterator[Inspection]:
         """A look of this viewer's own."""
         with self.store.inspecting() as inspection:
-            inspection.choose(self.pipeline)
+            require_pipeline(inspection, self.pipeline)
             yield inspection
 
 
