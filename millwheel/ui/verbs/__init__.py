@@ -6,9 +6,9 @@ from typing import Any
 
 from millwheel.ui.verb import Verb
 from millwheel.ui.verbs.injectors import PAUSE, RESUME
-from millwheel.ui.verbs.interval_verbs import MOVE, UNPIN, SPLIT, MERGE
-from millwheel.ui.verbs.key_changes import SET_STATE, DELETE_STATE, CANCEL_TIMER, FIRE_TIMER
-from millwheel.ui.verbs.letter_changes import RETRY, EDIT, DISCARD, SET_ASIDE, WITHDRAW
+from millwheel.ui.verbs.interval_verbs import MERGE, MOVE, SPLIT, UNPIN
+from millwheel.ui.verbs.key_changes import CANCEL_TIMER, DELETE_STATE, FIRE_TIMER, SET_STATE
+from millwheel.ui.verbs.letter_changes import DISCARD, EDIT, RETRY, SET_ASIDE, WITHDRAW
 
 VERBS: dict[str, Verb[Any]] = {
     verb.name: verb
