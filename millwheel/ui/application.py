@@ -37,7 +37,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from millwheel.errors import MillwheelError, StoreError, UsageError
+from millwheel.errors import MillwheelError, StoreError, UsageError, UserCodeError
 from millwheel.services.store_endpoint import StoreAnswers, look
 from millwheel.store.console.asking import Actor
 from millwheel.ui.access import (
@@ -77,6 +77,9 @@ NEEDS_A_REASON = "say why: the reason stands in the log of operators"
 
 TOO_LONG_A_REASON = f"the reason has more than {MOST_REASON_CHARACTERS} characters"
 
+
+DATA_EXCEPTION = "22"
+"""Class of SQLSTATE."""
 
 TOO_LARGE = HTTPStatus(413)  # its name is another one since Python 3.13
 
@@ -210,7 +213,7 @@ class Site:
         try:
             form = verb.read(given)
             asked = await run_in_threadpool(verb.carry_out, desk, Actor(viewer.name, reason), form)
-        except UsageError as error:
+        except (UsageError, UserCodeError) as error:
             return await self._foreseen(request, viewer, given, str(error), reason)
         self._looks.forget()
         structlog.get_logger().info(
@@ -232,7 +235,7 @@ class Site:
         try:
             form = verb.read(given)
             foreseen = await run_in_threadpool(verb.foresee, desk, form)
-        except UsageError as wrong:
+        except (UsageError, UserCodeError) as wrong:
             error = error or str(wrong)
         values = {
             **self._context(request, viewer, desk.pipeline),
@@ -434,13 +437,22 @@ def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
         return HTTPStatus.UNAUTHORIZED, str(error)
     if isinstance(error, NoSuchPipeline):
         return HTTPStatus.NOT_FOUND, str(error)
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | UserCodeError):  # a key that no record can have
         return HTTPStatus.BAD_REQUEST, str(error)
+    if _is_about_a_value(error):
+        return HTTPStatus.BAD_REQUEST, f"the store cannot read a value of this request: {error}"
     if isinstance(error, StoreError | MillwheelError):
         return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
     structlog.get_logger().error("page_failed", exc_info=error)
     text = f"this is a bug of millwheel: {type(error).__name__}. The log of the page has more"
     return HTTPStatus.INTERNAL_SERVER_ERROR, text
+
+
+def _is_about_a_value(error: Exception) -> bool:
+    """Whether the store answers, and refuses a value that a viewer has sent: a number that is too
+    large for a column, or text that is no JSON."""
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    return isinstance(error, StoreError) and state.startswith(DATA_EXCEPTION)
 
 
 def _address(request: Request, pipeline: str, page: str, filters: Mapping[str, Any]) -> str:

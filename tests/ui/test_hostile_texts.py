@@ -81,8 +81,9 @@ def test_texts_are_whole_in_the_json(
     assert {*HOSTILE.values(), LONG} <= wanted
     found = {entry["reason"] for entry in seen.json(LOG)["batches"]}
     assert wanted == found
-    for address in answers:
-        if address.startswith("/pipelines") and "/do/" not in address:
+    for address, page in answers.items():
+        kind = page.headers["content-type"]
+        if address.startswith("/pipelines") and "/do/" not in address and "html" in kind:
             answer = seen.client.get(f"/api{address}")
             assert answer.status_code == 200, address
             assert answer.headers["content-type"] == "application/json"
@@ -243,7 +244,8 @@ def test_texts_that_a_page_gets_while_it_is_open(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_texts_in_fields(verb: str, browser: Browser, seen: SeenPages) -> None:
-    text = quote(ODD["all"])
+    kinds = "script", "attribute", "closing", "unclosed", "template", "direction"
+    text = quote("".join(HOSTILE[kind] for kind in kinds) + "w" * 200)
     fields = "&".join(f"{name}={text}" for name in (*VERBS[verb].form.__struct_fields__, "reason"))
     browser.open(seen.at(f"/pipelines/{SHOP}/do/{verb}?{fields}"), width=360)
     assert browser.text("h1") == VERBS[verb].title
