@@ -51,7 +51,7 @@ from millwheel.ui.access import (
 )
 from millwheel.ui.given_fields import fields_of
 from millwheel.ui.hiding import shown_figures
-from millwheel.ui.page import NoSuchPipeline, Page, Visit, check_pipeline
+from millwheel.ui.page import NoSuchPipeline, Page, Visit, require_pipeline
 from millwheel.ui.pages import OVERVIEW, PAGES
 from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.rendering import digest_of, render, static_files
@@ -182,7 +182,7 @@ class Site:
     def _figures(self, page: Page[Any], pipeline: str, filters: Any) -> Any:
         with self._store.inspecting() as inspection:
             if pipeline:
-                check_pipeline(inspection, pipeline)
+                require_pipeline(inspection, pipeline)
             looked = page.look(inspection, pipeline or self._options.pipeline or "", filters)
         if page.remember is not None:
             looked = page.remember(looked, self._rates)

@@ -22,6 +22,18 @@ from millwheel.ui.visited_store import VisitedStore
 FILTERS = TypeVar("FILTERS", bound=msgspec.Struct)
 
 
+class NoSuchPipeline(UsageError):
+    """An address names a pipeline that is not shown."""
+
+
+def require_pipeline(inspection: Inspection, pipeline: str) -> None:
+    """`NoSuchPipeline` if the store has none with this name, or the login may not read it."""
+    try:
+        inspection.choose(pipeline)
+    except UsageError as error:
+        raise NoSuchPipeline(str(error)) from error
+
+
 class NoFilters(msgspec.Struct, frozen=True):
     """Of a page that shows always the same."""
 
@@ -43,20 +55,8 @@ class Visit:
     def looking(self) -> Iterator[Inspection]:
         """A look of this viewer's own."""
         with self.store.inspecting() as inspection:
-            check_pipeline(inspection, self.pipeline)
+            require_pipeline(inspection, self.pipeline)
             yield inspection
-
-
-class NoSuchPipeline(UsageError):
-    pass
-
-
-def check_pipeline(inspection: Inspection, name: str) -> None:
-    """`NoSuchPipeline` if this login can see no pipeline of this name."""
-    try:
-        inspection.choose(name)
-    except UsageError as error:
-        raise NoSuchPipeline(str(error)) from error
 
 
 @dataclass(frozen=True)
