@@ -13,8 +13,8 @@ import pytest
 from millwheel.core.codec import encode_key
 from millwheel.store.console import kept_letters
 from millwheel.ui.access import Access, Level, Viewer
-from millwheel.ui.pages import letters
-from millwheel.ui.pages.letters import LISTED
+from millwheel.ui.pages import letters_page as letters
+from millwheel.ui.pages.letters_page import LISTED
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite
 

@@ -8,7 +8,7 @@ from millwheel.ui.page import Page
 from millwheel.ui.pages.disk_page import DISK
 from millwheel.ui.pages.key_page import KEY
 from millwheel.ui.pages.late_page import LATE
-from millwheel.ui.pages.letters import LETTERS
+from millwheel.ui.pages.letters_page import LETTERS
 from millwheel.ui.pages.operator_log import LOG
 from millwheel.ui.pages.overview import OVERVIEW
 from millwheel.ui.pages.sql_page import SQL

@@ -14,7 +14,7 @@ from millwheel.core.typed_values import key_of, typed_json
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import ITEM, Actor, LetterFilter, MatchedLetters
 from millwheel.store.console.kept_letters import DeadLetterEntry
-from millwheel.ui.pages.letters import letter_filter
+from millwheel.ui.pages.letters_page import letter_filter
 from millwheel.ui.verb import Asked, Desk, Foreseen, FormField, Further, Verb
 
 WHICH = {
