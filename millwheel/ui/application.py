@@ -40,7 +40,6 @@ from starlette.routing import Route
 from millwheel.errors import MillwheelError, StoreError, UsageError, UserCodeError
 from millwheel.services.store_endpoint import StoreAnswers, look
 from millwheel.store.console.asking import Actor
-from millwheel.store.console.inspection import Inspection
 from millwheel.ui.access import (
     NOBODY,
     Access,
@@ -52,7 +51,7 @@ from millwheel.ui.access import (
 )
 from millwheel.ui.given_fields import fields_of
 from millwheel.ui.hiding import shown_figures
-from millwheel.ui.page import Page, Visit
+from millwheel.ui.page import NoSuchPipeline, Page, Visit, check_pipeline
 from millwheel.ui.pages import OVERVIEW, PAGES
 from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.rendering import digest_of, render, static_files
@@ -182,18 +181,12 @@ class Site:
 
     def _figures(self, page: Page[Any], pipeline: str, filters: Any) -> Any:
         with self._store.inspecting() as inspection:
-            self._check(inspection, pipeline)
+            if pipeline:
+                check_pipeline(inspection, pipeline)
             looked = page.look(inspection, pipeline or self._options.pipeline or "", filters)
         if page.remember is not None:
             looked = page.remember(looked, self._rates)
         return shown_figures(looked, redact=self._options.redact)
-
-    def _check(self, inspection: Inspection, pipeline: str) -> None:
-        if pipeline:
-            try:
-                inspection.choose(pipeline)
-            except UsageError as error:
-                raise NoSuchPipeline(str(error)) from error
 
     # -- changes
 
@@ -362,10 +355,6 @@ HOW_TO_MEND = (
     "Changes need the level mend: a token of MILLWHEEL_UI_MEND_TOKENS, a name of --menders, or "
     "--mend for everybody on this machine"
 )
-
-
-class NoSuchPipeline(UsageError):
-    pass
 
 
 class Unknown(Exception):

@@ -83,7 +83,7 @@ def chart(name: str, points: list[Point]) -> Markup:
 
 
 def _points(rows: list[list[str | None]], time: int, number: int) -> Iterator[Point]:
-    """Points whose time is a finite one."""
+    """Points with a finite time."""
     for row in rows:
         try:
             at = datetime.fromisoformat(row[time] or "")

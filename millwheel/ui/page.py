@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from millwheel.errors import UsageError
 from millwheel.store.console.inspection import Inspection
 from millwheel.ui.given_fields import read_fields
 from millwheel.ui.rate_history import RateHistory
@@ -33,7 +34,7 @@ class Visit:
     pipeline: str
     may_mend: bool
     is_led_here: bool
-    """A page of another site has sent the viewer here, who may not know what the address asks."""
+    """A page of another site has sent the viewer here, maybe unaware of the filters."""
     redact: bool
     only_pipeline: str | None
     """The only pipeline of the store that is shown."""
@@ -42,8 +43,20 @@ class Visit:
     def looking(self) -> Iterator[Inspection]:
         """A look of this viewer's own."""
         with self.store.inspecting() as inspection:
-            inspection.choose(self.pipeline)
+            check_pipeline(inspection, self.pipeline)
             yield inspection
+
+
+class NoSuchPipeline(UsageError):
+    pass
+
+
+def check_pipeline(inspection: Inspection, name: str) -> None:
+    """`NoSuchPipeline` if this login can see no pipeline of this name."""
+    try:
+        inspection.choose(name)
+    except UsageError as error:
+        raise NoSuchPipeline(str(error)) from error
 
 
 @dataclass(frozen=True)

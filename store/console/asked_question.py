@@ -64,7 +64,7 @@ class AnsweredColumn(msgspec.Struct, frozen=True):
     is_time: bool
 
 
-class ViewColumn(msgspec.Struct, frozen=True):
+class DescribedColumn(msgspec.Struct, frozen=True):
     name: str
     type: str
     comment: str
@@ -75,7 +75,7 @@ class ReadableView(msgspec.Struct, frozen=True):
 
     name: str
     comment: str
-    columns: list[ViewColumn]
+    columns: list[DescribedColumn]
 
 
 class Question:
@@ -175,7 +175,7 @@ def readable_views(connection: psycopg.Connection[Any], pipeline: str) -> list[R
     asked = {"schema": pipeline, "tables": [*TABLES, "alembic_version"]}
     rows = connection.execute(text_of("described_views"), asked).fetchall()
     return [
-        ReadableView(name, comment, msgspec.json.decode(columns, type=list[ViewColumn]))
+        ReadableView(name, comment, msgspec.json.decode(columns, type=list[DescribedColumn]))
         for name, comment, columns in rows
     ]
 

@@ -40,7 +40,7 @@ DUE_SHOWN = 10
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds a low watermark. Times are ISO times, or infinity, or -infinity."""
+    """The last holder of a low watermark, upstream. Times are ISO times, infinity or -infinity."""
 
     kind: RootKind
     """timer or hold: set by user code; record: sent and not acknowledged; parked: a key that stands

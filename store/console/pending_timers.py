@@ -113,6 +113,10 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     overdue: list[OverdueTimers]
 
 
+NEVER_DEPLOYED = (0, None, 1, 0)
+"""Row of ``timer_size`` of a schema that has no pipeline yet."""
+
+
 class _Clock(NamedTuple):
     computation: int
     name: str
@@ -153,9 +157,8 @@ def pending_timers(
     ((now,),) = tables.rows("database_time")
     every_clock = [_Clock(*row) for row in tables.rows("timer_clocks")]
     clocks = [clock for clock in every_clock if step in ("", clock.name)]
-    ((timers, estimated, blocks, changes),) = tables.rows(
-        "timer_size", most_timers=MOST_EXACT, most_changes=MOST_CHANGES
-    )
+    sizes = tables.rows("timer_size", most_timers=MOST_EXACT, most_changes=MOST_CHANGES)
+    timers, estimated, blocks, changes = sizes[0] if sizes else NEVER_DEPLOYED
     is_exact = timers <= MOST_EXACT
     percent = 100.0 if is_exact else min(100.0 * SAMPLED_BLOCKS / blocks, 100.0)
     which: dict[str, Any] = {

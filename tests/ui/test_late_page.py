@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from millwheel.core.model import Key
 from millwheel.store.console.held_watermarks import Root
-from millwheel.ui.remedies import INCIDENTS, Facts, remedy_for
+from millwheel.ui.remedies import INCIDENTS, LateFacts, remedy_for
 from tests.support.described_graphs import LINES_TO_COUNTS
 from tests.support.product import ROOT
 from tests.support.seen_pages import SeenPages
@@ -212,6 +213,10 @@ async def test_keys_are_hidden(owner: Owner, pages_of: PagesOf, postgres: Postgr
     for shown in (html, pages.get(f"/api{LATE}", step="count").text, pages.get("/").text):
         assert "secret" not in shown
         assert "hush" not in shown
+    begin = str(START)
+    await held(owner, timers=[owner.timer("secret", None, "hush")])
+    await held(owner, timers=[owner.timer("secret", START + 5, begin)])
+    assert f"timer {begin} (2023-11-14 22:13:20+00), due" in pages.text(f"{LATE}")
 
 
 def test_titles_of_incidents_are_those_of_the_documentation() -> None:
@@ -220,7 +225,33 @@ def test_titles_of_incidents_are_those_of_the_documentation() -> None:
     assert titles == {file: f"# {title}" for file, title in INCIDENTS.items()}
 
 
-FACTS = Facts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=True)
+async def test_cures_are_changes_with_their_fields_filled_in(
+    owner: Owner, pages: SeenPages
+) -> None:
+    letter = owner.dead_letter(1)._replace(parked="failed", watermark=0, hold=START)
+    await held(owner, dead_letters=[letter])
+    (cure,) = pages.json(LATE, step="count")["remedy"]["cures"]
+    assert "1 dead letter matches" in pages.foresee("wheel", cure["verb"], **cure["filters"])
+    html = pages.get(LATE, step="count").text
+    for page in ("key", "letters", "timers"):
+        (link,) = set(re.findall(rf'href="(/pipelines/wheel/{page}\?[^"]+)"', html))
+        assert pages.get(unescape(link)).status_code == 200
+    assert 'href="/pipelines/wheel/do/retry?' in html
+
+
+async def test_the_timer_that_holds_is_cancelled_by_its_button(
+    owner: Owner, pages: SeenPages, postgres: PostgresSite
+) -> None:
+    await held(owner, timers=[owner.timer("a", START + 5, "alarm")])
+    (cure,) = pages.json(LATE, step="count")["remedy"]["cures"]
+    assert "alarm" in pages.foresee("wheel", cure["verb"], **cure["filters"])
+    done = pages.carry_out("wheel", cure["verb"], reason="a test", **cure["filters"])
+    assert done.status_code == 303
+    asked = await postgres.query("SELECT verb, key::text, payload ->> 'tag' FROM {r}", r="request")
+    assert asked == [("cancel_timer", '"a"', "alarm")]
+
+
+FACTS = LateFacts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=True)
 
 
 @pytest.mark.parametrize(

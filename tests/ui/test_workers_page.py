@@ -210,7 +210,7 @@ def test_a_run_that_is_alone_keeps_its_intervals(pages: SeenPages, owner: Owner)
     assert "runs this pipeline by itself" in text
     refused = pages.carry_out("wheel", "split_interval", interval=id_, reason="a test")
     assert refused.status_code == 400
-    assert pages.json("/pipelines/wheel/log")["entries"] == []
+    assert pages.json("/pipelines/wheel/log")["batches"] == []
 
 
 async def test_intervals_are_moved_pinned_split_and_merged(
@@ -265,7 +265,7 @@ async def test_intervals_are_moved_pinned_split_and_merged(
         await do("unpin_interval", interval=id_)
         await until(lambda all_: not all_[0][4])
         assert "is not pinned" in await foresee("unpin_interval", interval=id_)
-        log = (await asyncio.to_thread(pages.json, "/pipelines/wheel/log"))["entries"]
+        log = (await asyncio.to_thread(pages.json, "/pipelines/wheel/log"))["batches"]
         assert [entry["verb"] for entry in log] == [
             "move_interval", "merge_intervals", "split_interval", "move_interval",
         ]  # fmt: skip
