@@ -192,12 +192,22 @@ const one = document.activeElement;
 if (one === null || one === document.body || one === document.documentElement) return null;
 const style = getComputedStyle(one);
 const box = one.getBoundingClientRect();
-const outlined = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;
+const isWide = (width) => parseFloat(width) >= 2;
+const outlined = style.outlineStyle !== 'none' && isWide(style.outlineWidth);
+const strokes = () => [...one.querySelectorAll('*')].map((part) => getComputedStyle(part))
+  .map((inside) => inside.stroke + ' ' + inside.strokeWidth).join();
+let drawn = false;
+if (one instanceof SVGElement) {
+  const now = strokes();
+  one.blur();
+  drawn = strokes() !== now;
+  one.focus({ focusVisible: true });
+}
 return {
   at: [...document.querySelectorAll('*')].indexOf(one),
   tag: one.tagName.toLowerCase(),
   name: (one.textContent || one.name || one.getAttribute('aria-label') || '').trim().slice(0, 60),
-  marked: outlined,
+  marked: outlined || drawn,
   inside: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight
     && box.right > 0 && box.left < innerWidth,
 };
