@@ -35,7 +35,7 @@ HIDDEN_VALUES = frozenset(
         "detail",
     }
 )
-"""Fields whose values are left out: errors quote values, and so do details."""
+"""Fields that are left out: errors quote values, and so do details."""
 
 HIDDEN_KEYS = frozenset({"key", "oldest_key"})
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from millwheel.core.quantities import count_of
-from millwheel.store.console.held_watermarks import Root, RootKind
+from millwheel.store.console.held_watermarks import HolderRoot, RootKind
 
 USUAL_SECONDS = 5.0
 """Records on their way hold a low watermark for less than this, as a rule."""
@@ -88,10 +88,10 @@ class LateFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 START_A_WORKER = Command("millwheel worker MODULE:PIPELINE")
 
-Make = Callable[[Root, LateFacts], Remedy]
+Make = Callable[[HolderRoot, LateFacts], Remedy]
 
 
-def remedy_for(root: Root, facts: LateFacts) -> Remedy:
+def remedy_for(root: HolderRoot, facts: LateFacts) -> Remedy:
     """The remedy of a root. A missing worker or a blocked one comes first."""
     if root.kind == "paused":
         return _paused(root, facts)
@@ -140,7 +140,7 @@ def _named(step: str, facts: LateFacts) -> str:
     return facts.labels.get(step, step)
 
 
-def _key_words(root: Root, *more: str) -> str:
+def _key_words(root: HolderRoot, *more: str) -> str:
     return shlex.join([_json(root.key), *more])
 
 
@@ -148,7 +148,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _unowned(root: Root, facts: LateFacts) -> Remedy:
+def _unowned(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "worker-gone",
         f"The key's interval of {_named(root.step, facts)} has no live owner, so nothing happens "
@@ -161,7 +161,7 @@ def _unowned(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _timer(root: Root, facts: LateFacts) -> Remedy:
+def _timer(root: HolderRoot, facts: LateFacts) -> Remedy:
     of = {"step": root.step, "key": _json(root.key), "tag": root.tag, "kind": "watermark"}
     return _remedy(
         "slow-computation",
@@ -173,7 +173,7 @@ def _timer(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _hold(root: Root, facts: LateFacts) -> Remedy:
+def _hold(root: HolderRoot, facts: LateFacts) -> Remedy:
     named = f" with the tag {_json(root.tag)}" if root.tag else ""
     return _remedy(
         "results-late",
@@ -184,7 +184,7 @@ def _hold(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _record(root: Root, facts: LateFacts) -> Remedy:
+def _record(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "slow-computation",
         f"The record waits until user code of {_named(root.step, facts)} has taken it. Its key may "
@@ -196,7 +196,7 @@ def _record(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _parked(root: Root, facts: LateFacts) -> Remedy:
+def _parked(root: HolderRoot, facts: LateFacts) -> Remedy:
     letter = "" if root.letter is None else str(root.letter)
     return _remedy(
         "poison-key",
@@ -211,7 +211,7 @@ def _parked(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _row(root: Root, facts: LateFacts) -> Remedy:
+def _row(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "slow-computation",
         f"Row {root.row} was read, and what it leads to is not stored yet. The steps that read "
@@ -223,11 +223,11 @@ def _row(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _paused(root: Root, facts: LateFacts) -> Remedy:
+def _paused(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "results-late",
         f"{_named(root.step, facts)} is paused: it reads nothing, so event time stands still. "
-        "Resume it; the log has who paused it, and why.",
+        "Resume it; the log has the name of the operator, and the reason.",
         *([] if facts.has_worker else ["No worker runs this pipeline either: start one as well."]),
         commands=[
             Command(f"millwheel resume {facts.pipeline} {root.step}"),
@@ -237,7 +237,7 @@ def _paused(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _transaction(root: Root, facts: LateFacts) -> Remedy:
+def _transaction(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "results-late",
         "A transaction of the server is open, and may still send records with older times. Let it "
@@ -245,7 +245,7 @@ def _transaction(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _inbox(root: Root, facts: LateFacts) -> Remedy:
+def _inbox(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "results-late",
         "Nothing to do: event time follows each look into the inbox.",
@@ -253,7 +253,7 @@ def _inbox(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _source(root: Root, facts: LateFacts) -> Remedy:
+def _source(root: HolderRoot, facts: LateFacts) -> Remedy:
     name = _named(root.step, facts)
     if facts.ended:
         return _remedy(
@@ -279,11 +279,11 @@ def _source(root: Root, facts: LateFacts) -> Remedy:
     )
 
 
-def _look_at(root: Root, facts: LateFacts) -> Command:
+def _look_at(root: HolderRoot, facts: LateFacts) -> Command:
     return Command(f"millwheel state get --pipeline {facts.pipeline} {root.step}", _key_words(root))
 
 
-def _timers_command(verb: Literal["cancel", "fire"], root: Root, facts: LateFacts) -> Command:
+def _timers_command(verb: Literal["cancel", "fire"], root: HolderRoot, facts: LateFacts) -> Command:
     tag = [root.tag] if root.tag else []
     return Command(
         f"millwheel timers {verb} --pipeline {facts.pipeline} {root.step}", _key_words(root, *tag)

@@ -29,7 +29,7 @@ BIDI = dict.fromkeys(
 """Marks that turn the direction of text, so that it reads as another one."""
 
 
-class Environment(jinja2.Environment):
+class FigureTemplates(jinja2.Environment):
     """Fields of figures are items of dicts; a field may have the name of a method of dicts."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -47,8 +47,8 @@ class Environment(jinja2.Environment):
 
 
 @cache
-def environment() -> Environment:
-    made = Environment(
+def environment() -> FigureTemplates:
+    made = FigureTemplates(
         loader=jinja2.PackageLoader("millwheel.ui"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,

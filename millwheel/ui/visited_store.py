@@ -1,4 +1,4 @@
-"""The store that the pages show: opened when somebody looks, and again when it comes back."""
+"""The store that the pages show: opened at the first look, and again when it comes back."""
 
 from __future__ import annotations
 

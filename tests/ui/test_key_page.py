@@ -14,7 +14,7 @@ import pytest
 from millwheel.core.codec import encode_key
 from millwheel.core.model import from_micros
 from millwheel.store.console import key_history, some_keys
-from millwheel.ui.access import Access, Level, Viewer
+from millwheel.ui.access import Level, Viewer, ViewerAccess
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.store_sites import COUNT, SECOND, START, Owner, PostgresSite, deploy
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.newest
 PagesOf = Callable[..., SeenPages]
 
 KEY = "/pipelines/wheel/key"
-LOOKS = Access(everybody=Viewer("eve", Level.LOOK))
+LOOKS = ViewerAccess(guests=Viewer("eve", Level.LOOK))
 
 
 NEIGHBOUR = next(key for n in count() if encode_key(key := f"key {n}")[1] == encode_key("a")[1])

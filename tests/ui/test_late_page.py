@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from millwheel.core.model import Key
-from millwheel.store.console.held_watermarks import Root
+from millwheel.store.console.held_watermarks import HolderRoot
 from millwheel.ui.remedies import INCIDENTS, LateFacts, remedy_for
 from tests.support.described_graphs import LINES_TO_COUNTS
 from tests.support.product import ROOT
@@ -264,13 +264,15 @@ FACTS = LateFacts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=Tru
     ],
 )
 def test_what_to_do_about_the_newest_time_of_a_source(facts: dict[str, Any], says: str) -> None:
-    root = Root(kind="source", step="lines", what="lines.txt: newest seen time less the lateness")
+    root = HolderRoot(
+        kind="source", step="lines", what="lines.txt: newest seen time less the lateness"
+    )
     found = remedy_for(root, msgspec.structs.replace(FACTS, **facts))
     assert says in " ".join(found.advice)
 
 
 def test_a_paused_injector_without_a_worker_needs_both() -> None:
-    root = Root(kind="paused", step="lines", what="")
+    root = HolderRoot(kind="paused", step="lines", what="")
     found = remedy_for(root, msgspec.structs.replace(FACTS, has_worker=False))
     assert [one.command for one in found.commands] == [
         "millwheel resume wheel lines", "millwheel worker MODULE:PIPELINE",
@@ -279,14 +281,14 @@ def test_a_paused_injector_without_a_worker_needs_both() -> None:
 
 
 def test_a_moment_is_nothing_to_mend() -> None:
-    root = Root(kind="record", step="count", what="", key=7)
+    root = HolderRoot(kind="record", step="count", what="", key=7)
     usual = remedy_for(root, msgspec.structs.replace(FACTS, age_seconds=0.4))
     assert "nothing to do" in usual.advice[0]
     assert "nothing to do" not in remedy_for(root, FACTS).advice[0]
 
 
 def test_a_worker_that_is_blocked_comes_first() -> None:
-    root = Root(kind="record", step="count", what="", key=7)
+    root = HolderRoot(kind="record", step="count", what="", key=7)
     facts = msgspec.structs.replace(FACTS, blocked_by="count, at x.py:7", waits="a commit")
     texts = [one.text for one in remedy_for(root, facts).first]
     assert texts == [

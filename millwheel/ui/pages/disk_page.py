@@ -1,4 +1,4 @@
-"""*What is on disk?* Bytes by kind, and the reasons why they are kept."""
+"""The page of the disk: bytes by kind, and the reasons why they are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""*What about this key?* Its state, timers, records, dead letters and history, at one moment."""
+"""The page of a key: its state, timers, records, dead letters and history, at one moment."""
 
 from __future__ import annotations
 

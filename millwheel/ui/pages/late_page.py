@@ -8,7 +8,7 @@ import msgspec
 
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
-from millwheel.store.console.held_watermarks import DueNext, Root, due_next, root_of
+from millwheel.store.console.held_watermarks import DueNext, HolderRoot, due_next, root_of
 from millwheel.store.console.inspection import (
     BEGIN_OF_TIME,
     END_OF_TIME,
@@ -63,7 +63,7 @@ class WhyLate(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the address names it; otherwise it is the one furthest behind."""
     path: list[StepOfPath]
     """From the step upstream to the one that has the root."""
-    root: Root | None
+    root: HolderRoot | None
     """None: nothing holds it back."""
     reader: StepOfPath | None
     """Of a record on its way: the step that has to take it."""
@@ -148,7 +148,7 @@ def _listed(one: ComputationStatus, labels: dict[str, str]) -> LateStep:
 
 
 def _facts(
-    status: PipelineStatus, root: Root, labels: dict[str, str], age: float | None
+    status: PipelineStatus, root: HolderRoot, labels: dict[str, str], age: float | None
 ) -> LateFacts:
     running = [worker for worker in status.workers if worker.state == "running"]
     sources = [one for one in status.sources if one.computation == root.step]
