@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from millwheel.core.codec import decode_key
-from millwheel.core.redaction import hidden
+from millwheel.core.redaction import hidden, without_key
 
 VALUE = "(hidden)"
 
@@ -86,7 +86,8 @@ def _text(value: Any) -> Any:
     if not isinstance(value, str):
         return without_secrets(value)
     if value.startswith("key "):
-        return hidden(value)  # its end has the timer's tag, or a value
+        key, _, _ = without_key(value).partition(":")  # its end has the timer's tag, or a value
+        return f"{key}: {VALUE}"
     before, follows, statement = value.partition(STATEMENT_FOLLOWS)
     return f"{before}{follows}{VALUE}" if statement else value
 
