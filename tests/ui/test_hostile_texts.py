@@ -327,5 +327,5 @@ def test_hidden_texts_of_all_shapes() -> None:
     }
     found = without_secrets(figures)
     assert "secret" not in str(found)
-    assert "due 2024" in found["holder"]["what"]
+    assert found["holder"]["what"] == f"{hidden(repr('secret'))}: (hidden)"
     assert found["name"] == "kept"
