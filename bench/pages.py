@@ -1,7 +1,7 @@
 """The pages of a large pipeline, each looked at alone, in seconds.
 
 60 steps, some 500 intervals, a million keys with state, ten million pending timers and a hundred
-thousand dead letters of a thousand keys; nothing runs meanwhile.
+thousand dead letters of a thousand keys; nothing runs at that time.
 """
 
 from __future__ import annotations

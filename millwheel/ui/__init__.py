@@ -8,7 +8,7 @@ In the ``asgi.py`` of a Django project, with the users of the project::
 
     def viewer(headers):
         user = user_of_session(headers.get("cookie", ""))
-        return (user.username, "mend" if user.is_staff else "look") if user else None
+        return user and (user.username, "mend" if user.is_staff else "look")
 
     pages = millwheel.ui.app("postgresql://…", viewer=viewer)
     application = Starlette(
@@ -41,7 +41,7 @@ def app(
     *,
     viewer: Callable[[Mapping[str, str]], tuple[str, LevelName] | None] | None = None,
     guests: LevelName | None = None,
-    mending_store: str | None = None,
+    operator_store: str | None = None,
     redact: bool = False,
 ) -> Starlette:
     """The pages as an ASGI application, to be mounted in another one.
@@ -53,7 +53,7 @@ def app(
         viewer: gives name and level of the sender of a request, by its headers (their names are in
             small letters); None: it is a stranger.
         guests: level of strangers, if the application guards the pages itself.
-        mending_store: URL with the login of changes, an operator's; None: that of `store`.
+        operator_store: URL with the login of an operator, for changes; None: that of `store`.
         redact: hide keys and values.
 
     Raises:
@@ -83,8 +83,8 @@ def app(
             "the pages have no way in: give app(viewer=...) or app(guests=...), or set tokens in "
             "MILLWHEEL_UI_LOOK_TOKENS or MILLWHEEL_UI_MEND_TOKENS"
         )
-    mending = None if mending_store is None else StoreAddress.parse(mending_store)
-    visited = VisitedStore(StoreAddress.parse(store), mending)
+    operator = None if operator_store is None else StoreAddress.parse(operator_store)
+    visited = VisitedStore(StoreAddress.parse(store), operator)
     made = application(visited, access, PageOptions(pipeline, redact))
     weakref.finalize(made, visited.close)  # no server tells a mounted application of its end
     return made

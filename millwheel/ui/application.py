@@ -84,7 +84,7 @@ DATA_EXCEPTION = "22"
 TOO_LARGE = HTTPStatus(413)  # its name is another one since Python 3.13
 
 
-class RequestRefused(Exception):
+class PageRefused(Exception):
     """A request that is answered with a status and a sentence."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
@@ -314,12 +314,10 @@ class PageSite:
     def _admitted(self, request: Request, level: Level) -> Viewer:
         changes = request.method == "POST"
         if is_from_another_site(_headers(request), changes=changes):
-            raise RequestRefused(
-                HTTPStatus.FORBIDDEN, "a page of another site has sent this request"
-            )
+            raise PageRefused(HTTPStatus.FORBIDDEN, "a page of another site has sent this request")
         viewer = self._viewer(request)
         if viewer.level == Level.NONE and self._access.is_open:
-            raise RequestRefused(
+            raise PageRefused(
                 HTTPStatus.FORBIDDEN,
                 "without tokens the pages answer to a name of this machine only: open them as "
                 "http://localhost or http://127.0.0.1, with the same port",
@@ -327,7 +325,7 @@ class PageSite:
         if viewer.level == Level.NONE:
             raise Unknown("this page needs a name and a token")
         if viewer.level < level:
-            raise RequestRefused(
+            raise PageRefused(
                 HTTPStatus.FORBIDDEN,
                 f"{viewer.name or 'you'} may look, and not change anything. {HOW_TO_MEND}",
             )
@@ -407,8 +405,8 @@ async def _nowhere(request: Request) -> Response:
     raise _no_page(request)
 
 
-def _no_page(request: Request) -> RequestRefused:
-    return RequestRefused(HTTPStatus.NOT_FOUND, f"there is no page {request.scope['path']}")
+def _no_page(request: Request) -> PageRefused:
+    return PageRefused(HTTPStatus.NOT_FOUND, f"there is no page {request.scope['path']}")
 
 
 Answer = Callable[[Request], Any]
@@ -431,7 +429,7 @@ def _guarded(site: PageSite, answer: Answer, *, as_json: bool = False) -> Answer
 
 
 def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
-    if isinstance(error, RequestRefused):
+    if isinstance(error, PageRefused):
         return error.status, str(error)
     if isinstance(error, HTTPException):
         return HTTPStatus(error.status_code), error.detail
@@ -479,10 +477,10 @@ def _filled(given: Mapping[str, str], suggested: Mapping[str, str]) -> dict[str,
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form. `RequestRefused` if it is too large, or no form."""
+    """The fields of a form. `PageRefused` if it is too large, or no form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise RequestRefused(
+        raise PageRefused(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send a form, not {kind or 'nothing'}"
         )
     body = bytearray()
@@ -491,11 +489,11 @@ async def _form(request: Request) -> dict[str, str]:
             async for part in request.stream():
                 body += part
                 if len(body) > MOST_FORM_BYTES:
-                    raise RequestRefused(
+                    raise PageRefused(
                         TOO_LARGE, f"the form has more than {MOST_FORM_BYTES:,} bytes"
                     )
     except TimeoutError as error:
-        raise RequestRefused(
+        raise PageRefused(
             HTTPStatus.REQUEST_TIMEOUT, f"the form took more than {FORM_SECONDS:g} s to arrive"
         ) from error
     try:

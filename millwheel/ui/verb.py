@@ -34,7 +34,7 @@ class VerbDesk:
     @property
     def url(self) -> str:
         """Of the login that changes."""
-        return self._store.mending_url()
+        return self._store.operator_url()
 
     def asking(self) -> AbstractContextManager[Asking]:
         """A transaction for requests."""

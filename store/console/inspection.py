@@ -524,7 +524,7 @@ class Inspection:
         return rights_beyond_reading(self.connection, self.pipelines())
 
     def readable_views(self, pipeline: str) -> list[ReadableView]:
-        """What this login may read of a pipeline, besides the engine's own tables."""
+        """The relations of a pipeline that this login may read, besides the engine's own tables."""
         return readable_views(self.connection, pipeline)
 
     def require_owners(self, pipeline: str) -> None:

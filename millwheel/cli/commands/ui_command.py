@@ -22,7 +22,7 @@ from millwheel.ui import NEEDS_UI
 
 app = typer.Typer()
 
-MENDING_STORE = "MILLWHEEL_UI_MENDING_STORE"
+OPERATOR_STORE = "MILLWHEEL_UI_OPERATOR_STORE"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def ui(
     *,
     common: CommonOptions,
 ) -> None:
-    """Serve pages that show the pipelines of a store, and mend what fails. Ctrl-C ends it."""
+    """Serve pages that show the pipelines of a store, and change them. Ctrl-C ends it."""
     try:
         from millwheel.ui.serving import PageServer
     except ImportError as error:
@@ -95,7 +95,7 @@ def ui(
             "--mend lets all users of this machine change things, and tokens or a proxy name "
             "users: give one or the other"
         )
-    store = VisitedStore(common.address, _mending_store())
+    store = VisitedStore(common.address, _operator_store())
     server = PageServer(
         Endpoint.parse(place.http),
         store,
@@ -116,6 +116,6 @@ def ui(
             server.stop()
 
 
-def _mending_store() -> StoreAddress | None:
-    text = os.environ.get(MENDING_STORE)
+def _operator_store() -> StoreAddress | None:
+    text = os.environ.get(OPERATOR_STORE)
     return None if text is None else StoreAddress.parse(text)

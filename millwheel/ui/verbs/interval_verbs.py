@@ -208,7 +208,7 @@ def _changed(
     except StoreError as error:  # most often an operator's login: it may not place intervals
         raise UsageError(
             f"{error}\nIntervals are placed by the owner of the pipeline: start the pages with "
-            "an owner's login in MILLWHEEL_UI_MENDING_STORE, or use millwheel intervals as one"
+            "an owner's login in MILLWHEEL_UI_OPERATOR_STORE, or use millwheel intervals as one"
         ) from error
     return Asked(None, "workers")
 

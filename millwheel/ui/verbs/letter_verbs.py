@@ -154,7 +154,7 @@ def _require_value(letter: DeadLetterEntry) -> None:
     if letter.key is None:
         raise UsageError(
             f"dead letter {letter.id} is a row of a source that could not be read: no key owns it. "
-            "Mend the row, send it again, and discard the letter"
+            "Correct the row, send it again, and discard the letter"
         )
     if letter.stream == "timer":
         raise UsageError(f"dead letter {letter.id} is a timer, which has no value: retry it")
