@@ -46,6 +46,13 @@ def app(
 ) -> Starlette:
     """The pages as an ASGI application, to be mounted in another one.
 
+    ```python
+    from starlette.applications import Starlette
+
+    shop = Starlette()
+    shop.mount("/millwheel", app("postgresql://app@db/shop", guests="look"))
+    ```
+
     Args:
         store: as ``--store``: a directory or a Postgres URL; None: ``MILLWHEEL_STORE``, or
             ``.millwheel``. A reader's login is enough to look.
