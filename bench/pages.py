@@ -1,7 +1,7 @@
 """The pages of a large pipeline, each looked at alone, in seconds.
 
 60 steps, some 500 intervals, a million keys with state, ten million pending timers and a hundred
-thousand dead letters of a thousand keys; nothing runs meanwhile.
+thousand dead letters of a thousand keys; nothing runs at that time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from millwheel import Computation, Context, Discard, Pipeline, Record, Settings,
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.run import Run
 from millwheel.store.address import StoreAddress
-from millwheel.ui.access import Access, Level, Viewer
-from millwheel.ui.application import Options
+from millwheel.ui.access import Level, Viewer, ViewerAccess
+from millwheel.ui.application import PageOptions
 from millwheel.ui.pages import PAGES
 from millwheel.ui.serving import PageServer
 from millwheel.ui.shared_looks import LOOK_SECONDS
@@ -54,7 +54,7 @@ FILTERS: dict[str, list[dict[str, Any]]] = {
     "letters": [{}, {"group": "error"}, {"group": "key"}, {"key": "17"}, {"error": "account 17 "}],
     "sql": [{}, {"statement": "SELECT count(*) FROM states"}],
 }
-"""What a viewer looks for, besides the page as it is."""
+"""Filters of a viewer, besides the page without any."""
 
 
 class Pass(Computation[Payment, Account]):
@@ -117,8 +117,8 @@ async def measure(url: str, directory: Path, *, states: int, timers: int, letter
     await run.run(asyncio.Event())
     fill(url, states=states, timers=timers, letters=letters)
     viewed = VisitedStore(StoreAddress.parse(url))
-    access = Access(everybody=Viewer("bench", Level.MEND))
-    server = PageServer(Endpoint(), viewed, access, Options(SCHEMA))
+    access = ViewerAccess(guests=Viewer("bench", Level.MEND))
+    server = PageServer(Endpoint(), viewed, access, PageOptions(SCHEMA))
     server.start()
     found: dict[str, float] = {}
     with httpx.Client(base_url=server.url, timeout=120.0) as client:

@@ -1,4 +1,4 @@
-"""A pipeline while three pages are open in browsers, beside the same one that nobody looks at."""
+"""A pipeline while three pages are open in browsers, beside the same one without viewers."""
 
 from __future__ import annotations
 

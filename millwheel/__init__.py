@@ -123,6 +123,7 @@ PUBLIC_MODULES = (
     "streams",
     "testing",
     "timers",
+    "ui",
     "windows",
 )
 """Modules with a stable API: the names in each one's ``__all__``. All others are internal."""

@@ -346,6 +346,25 @@ def windows(found: Found) -> Section:
     )
 
 
+def pages(found: Found) -> Section:
+    """The pages of a large pipeline."""
+    seconds = found["seconds"]
+    return Section(
+        "Pages of a pipeline of 60 steps with ten million timers",
+        [Ratio("the slowest page, seconds", max(seconds.values()), "at most 1")],
+        [Table(("page", "seconds"), list(seconds.items()))],
+    )
+
+
+def watched(found: Found) -> Section:
+    """A pipeline with open pages beside one without."""
+    return Section(
+        "Three pages are open",
+        [Ratio("rate with three pages / none", found["ratio"], "at least 0.98")],
+        [Table(("records/s", "CPU / none"), [(found["rate"], found["cpu"])])],
+    )
+
+
 def queries(found: Found) -> Section:
     """Queries beside classes written by hand."""
     return Section(

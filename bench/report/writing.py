@@ -26,6 +26,8 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "spark-start": engine_parts.spark_start,
     "state-rows": engine_parts.state_rows,
     "looks": engine_parts.looks,
+    "pages": engine_parts.pages,
+    "watched": engine_parts.watched,
     "commits": engine_parts.commits,
     "seen": engine_parts.seen,
     "shares": engine_parts.shares,

@@ -1,4 +1,4 @@
-"""Adds to the pages what Sphinx needs and a reader of the Markdown files does not."""
+"""Adds to the pages the parts that Sphinx needs and a reader of the Markdown files does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of the pages of `millwheel ui`, made anew when the site is built.
+"""Pictures of the pages of `millwheel ui`, made each time when the site is built.
 
 A pipeline (`pictured_shop`) runs on an embedded store, and a headless Chromium looks at its pages.
 Without a Chromium the site is built without the pictures.

@@ -1,4 +1,4 @@
-"""The pipeline whose pages the docs show: a shop, some of whose accounts do not exist."""
+"""The pipeline in the docs' pictures: a shop. Some of its accounts do not exist."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from millwheel.services.operating import short
 from millwheel.store.console.one_key import (
     MOST_COUNTED,
     MOST_PENDING,
+    KeyPart,
     KeyStatus,
-    Page,
-    ParkedKey,
+    StoppedKey,
 )
 
 
-def print_key(found: KeyStatus, page: Page) -> None:
+def print_key(found: KeyStatus, part: KeyPart) -> None:
     owner = "no worker" if found.owner is None else f"worker {short(found.owner)}"
     tell(
         f"{found.computation}, key {msgspec.json.encode(found.key).decode()}: slot {found.slot}, "
@@ -27,7 +27,7 @@ def print_key(found: KeyStatus, page: Page) -> None:
     )
     if found.parked is not None:
         tell(_parked(found.parked))
-    if found.state is None and found.entries_total == 0 and not page.skip:
+    if found.state is None and found.entries_total == 0 and not part.skip:
         tell(f"no state{_other_type(found.key)}")
     if found.state is not None:
         say(f"state (version {found.version}): {bytes(found.state).decode()}")
@@ -46,7 +46,7 @@ def print_key(found: KeyStatus, page: Page) -> None:
             found.timers_total,
         )
     else:
-        tell("no further timers" if page.skip else "no timers")
+        tell("no further timers" if part.skip else "no timers")
     if found.pending:
         typer.echo()
         print_table(
@@ -62,7 +62,7 @@ def print_key(found: KeyStatus, page: Page) -> None:
         tell("no records on their way to it")
 
 
-def _parked(parked: ParkedKey) -> str:
+def _parked(parked: StoppedKey) -> str:
     waiting = count_of(parked.waiting, "record")
     if parked.letter is None:
         return f"parked since {parked.since}; being processed: {waiting}"

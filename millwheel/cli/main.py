@@ -46,7 +46,7 @@ COMMANDS = {
     "status": ("status_command", "Show workers, watermarks, backlog and counters.", LOOK),
     "ui": (
         "ui_command",
-        "Serve pages that show the pipelines of a store, and mend what fails.",
+        "Serve pages that show the pipelines of a store, and change them.",
         LOOK,
     ),
     "sql": ("sql_command", "Run read-only SQL on the store's tables and views.", LOOK),

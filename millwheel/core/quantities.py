@@ -23,6 +23,11 @@ def short_duration(seconds: float) -> str:
     return f"{seconds * 1000:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
+def per_second_text(rate: float) -> str:
+    """For example ``1,200/s`` or ``0.3/s``."""
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:,.1f}/s"
+
+
 def count_of(number: int, noun: str) -> str:
     """For example ``1 dead letter`` or ``2,000 dead letters``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

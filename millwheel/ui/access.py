@@ -1,11 +1,12 @@
-"""Who may look at the pages, and who may mend what they show.
+"""The viewers of the pages, and their levels.
 
-A viewer has a level: none, look, or mend, as the roles of a pipeline (decision 61). It comes from
+A viewer has a level: `none`, `look`, or `mend`, as the roles of a pipeline (decision 61). It comes
+from
 
 * a token, sent as ``Authorization: Bearer TOKEN``, or as the password of basic authentication,
-  whose user name is then the name in the log of operators;
+  with the name for the log of operators as the user's;
 * a header of a proxy that authenticates people, from the addresses of that proxy only;
-* nothing: everybody who reaches a loopback address, which is asked for by its own name.
+* nothing, on a loopback address that is asked for by its own name: then all viewers are guests.
 
 The environment has the tokens, since arguments are visible to all users of a machine.
 """
@@ -48,7 +49,7 @@ def level_of(name: str, where: str) -> Level:
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who has sent a request."""
+    """The sender of a request."""
 
     name: str
     """As it stands in the log of operators."""
@@ -66,7 +67,7 @@ class Proxy:
     header: str = "x-forwarded-user"
     """In small letters."""
     menders: frozenset[str] = frozenset()
-    """Names of those who may mend; the others may look."""
+    """Names of the users with the level `mend`; the others have `look`."""
 
     @classmethod
     def parse(cls, addresses: str, header: str, menders: str) -> Proxy:
@@ -101,11 +102,11 @@ Host = Callable[[str, Mapping[str, str]], Viewer | None]
 
 
 @dataclass(frozen=True)
-class Access:
+class ViewerAccess:
     """The ways in; the first one that knows a viewer counts."""
 
-    everybody: Viewer = NOBODY
-    """The viewer of a request that names nobody."""
+    guests: Viewer = NOBODY
+    """The viewer of a request without a name."""
     look_tokens: tuple[str, ...] = field(default=(), repr=False)
     mend_tokens: tuple[str, ...] = field(default=(), repr=False)
     proxy: Proxy | None = None
@@ -116,20 +117,20 @@ class Access:
     def from_environment(
         cls,
         *,
-        everybody: Viewer = NOBODY,
+        guests: Viewer = NOBODY,
         proxy: Proxy | None = None,
         host: Host | None = None,
-    ) -> Access:
+    ) -> ViewerAccess:
         """`UsageError` if a variable is set to nothing."""
         look, mend = tokens_of(LOOK_TOKENS), tokens_of(MEND_TOKENS)
         if look or mend or proxy is not None:
-            everybody = NOBODY
-        return cls(everybody, look, mend, proxy, host)
+            guests = NOBODY
+        return cls(guests, look, mend, proxy, host)
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody who is not known may look."""
-        return self.everybody.level > Level.NONE
+        """Whether guests may look."""
+        return self.guests.level > Level.NONE
 
     @property
     def asks_for_password(self) -> bool:
@@ -139,7 +140,7 @@ class Access:
         """The viewer of a request. Names of headers are in small letters."""
         found = self._named(client, headers)
         if found.level == Level.NONE and self.is_open and asked_by_loopback_name(headers):
-            return self.everybody
+            return self.guests
         return found
 
     def _named(self, client: str, headers: Mapping[str, str]) -> Viewer:

@@ -5,8 +5,8 @@
     /                                   the pipelines of the store
     /pipelines/NAME                     the first page of a pipeline
     /pipelines/NAME/PAGE                a further page; its query has the filters
-    /pipelines/NAME/PAGE.SUFFIX         of some pages: what they show, as a file
-    /pipelines/NAME/do/VERB             GET: what a change would do; POST: do it
+    /pipelines/NAME/PAGE.SUFFIX         of some pages: the same as a file
+    /pipelines/NAME/do/VERB             GET: the effects that a change would have; POST: do it
     /api/...                            the figures of the same page as JSON
     /healthz, /metrics                  of the store (`millwheel.services.store_endpoint`)
     /static/DIGEST/NAME                 style and script
@@ -42,22 +42,22 @@ from millwheel.services.store_endpoint import StoreAnswers, look
 from millwheel.store.console.asking import Actor
 from millwheel.ui.access import (
     NOBODY,
-    Access,
     Level,
     Viewer,
+    ViewerAccess,
     is_from_another_site,
     is_led_by_another_site,
     one_of_each,
 )
 from millwheel.ui.given_fields import fields_of
 from millwheel.ui.hiding import shown_figures
-from millwheel.ui.page import NoSuchPipeline, Page, Visit, check_pipeline
+from millwheel.ui.page import NoSuchPipeline, Page, Visit, require_pipeline
 from millwheel.ui.pages import OVERVIEW, PAGES
 from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.rendering import digest_of, render, static_files
 from millwheel.ui.security_headers import SafeAnswers
 from millwheel.ui.shared_looks import SharedLooks
-from millwheel.ui.verb import Desk, Verb
+from millwheel.ui.verb import Verb, VerbDesk
 from millwheel.ui.verbs import VERBS
 from millwheel.ui.visited_store import VisitedStore
 
@@ -84,7 +84,7 @@ DATA_EXCEPTION = "22"
 TOO_LARGE = HTTPStatus(413)  # its name is another one since Python 3.13
 
 
-class Refused(Exception):
+class PageRefused(Exception):
     """A request that is answered with a status and a sentence."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
@@ -93,17 +93,17 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Options:
+class PageOptions:
     pipeline: str | None = None
     """The only pipeline that is shown; None: all of the store."""
     redact: bool = False
     """Hide keys and values."""
 
 
-class Site:
+class PageSite:
     """Answers requests. Made by `application`."""
 
-    def __init__(self, store: VisitedStore, access: Access, options: Options) -> None:
+    def __init__(self, store: VisitedStore, access: ViewerAccess, options: PageOptions) -> None:
         self._store = store
         self._access = access
         self._options = options
@@ -182,7 +182,7 @@ class Site:
     def _figures(self, page: Page[Any], pipeline: str, filters: Any) -> Any:
         with self._store.inspecting() as inspection:
             if pipeline:
-                check_pipeline(inspection, pipeline)
+                require_pipeline(inspection, pipeline)
             looked = page.look(inspection, pipeline or self._options.pipeline or "", filters)
         if page.remember is not None:
             looked = page.remember(looked, self._rates)
@@ -195,7 +195,7 @@ class Site:
         return await (self.carry_out(request) if post else self.foresee(request))
 
     async def foresee(self, request: Request) -> Response:
-        """Show what a change would do."""
+        """Show the effects that a change would have."""
         viewer = self._admitted(request, Level.MEND)
         given = _query(request)
         reason = given.pop("reason", "")
@@ -250,11 +250,11 @@ class Site:
         status = HTTPStatus.BAD_REQUEST if error and request.method == "POST" else HTTPStatus.OK
         return Response(text, status, media_type="text/html")
 
-    def _verb(self, request: Request) -> tuple[Verb[Any], Desk]:
+    def _verb(self, request: Request) -> tuple[Verb[Any], VerbDesk]:
         verb = VERBS.get(request.path_params["verb"])
         if verb is None:
             raise _no_page(request)
-        return verb, Desk(self._store, self._pipeline(request), self._options.redact)
+        return verb, VerbDesk(self._store, self._pipeline(request), self._options.redact)
 
     # -- the rest
 
@@ -268,7 +268,7 @@ class Site:
         return found
 
     async def probe(self, request: Request) -> Response:
-        """``/healthz`` for everybody, ``/metrics`` for those who may look."""
+        """``/healthz`` for all, ``/metrics`` for viewers."""
         path = request.scope["path"].rpartition("/")[2]
         if path != "healthz":
             self._admitted(request, Level.LOOK)
@@ -314,18 +314,18 @@ class Site:
     def _admitted(self, request: Request, level: Level) -> Viewer:
         changes = request.method == "POST"
         if is_from_another_site(_headers(request), changes=changes):
-            raise Refused(HTTPStatus.FORBIDDEN, "a page of another site has sent this request")
+            raise PageRefused(HTTPStatus.FORBIDDEN, "a page of another site has sent this request")
         viewer = self._viewer(request)
         if viewer.level == Level.NONE and self._access.is_open:
-            raise Refused(
+            raise PageRefused(
                 HTTPStatus.FORBIDDEN,
                 "without tokens the pages answer to a name of this machine only: open them as "
                 "http://localhost or http://127.0.0.1, with the same port",
             )
         if viewer.level == Level.NONE:
-            raise Unknown("this page needs to know who asks")
+            raise Unknown("this page needs a name and a token")
         if viewer.level < level:
-            raise Refused(
+            raise PageRefused(
                 HTTPStatus.FORBIDDEN,
                 f"{viewer.name or 'you'} may look, and not change anything. {HOW_TO_MEND}",
             )
@@ -353,21 +353,21 @@ class Site:
 
 HOW_TO_MEND = (
     "Changes need the level mend: a token of MILLWHEEL_UI_MEND_TOKENS, a name of --menders, or "
-    "--mend for everybody on this machine"
+    "--mend for all users of this machine"
 )
 
 
 class Unknown(Exception):
-    """A request of somebody who may not look."""
+    """A request of a stranger."""
 
 
-def application(store: VisitedStore, access: Access, options: Options) -> Starlette:
+def application(store: VisitedStore, access: ViewerAccess, options: PageOptions) -> Starlette:
     """The pages of a store.
 
     Args:
         store: stays open after the application; its maker closes it.
     """
-    site = Site(store, access, options)
+    site = PageSite(store, access, options)
     routes = []
     for prefix, as_json in (("", False), ("/api", True)):
         for path, answer in (
@@ -405,14 +405,14 @@ async def _nowhere(request: Request) -> Response:
     raise _no_page(request)
 
 
-def _no_page(request: Request) -> Refused:
-    return Refused(HTTPStatus.NOT_FOUND, f"there is no page {request.scope['path']}")
+def _no_page(request: Request) -> PageRefused:
+    return PageRefused(HTTPStatus.NOT_FOUND, f"there is no page {request.scope['path']}")
 
 
 Answer = Callable[[Request], Any]
 
 
-def _guarded(site: Site, answer: Answer, *, as_json: bool = False) -> Answer:
+def _guarded(site: PageSite, answer: Answer, *, as_json: bool = False) -> Answer:
     """An endpoint that has an answer for each error."""
 
     async def guarded(request: Request) -> Response:
@@ -429,7 +429,7 @@ def _guarded(site: Site, answer: Answer, *, as_json: bool = False) -> Answer:
 
 
 def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
-    if isinstance(error, Refused):
+    if isinstance(error, PageRefused):
         return error.status, str(error)
     if isinstance(error, HTTPException):
         return HTTPStatus(error.status_code), error.detail
@@ -477,19 +477,23 @@ def _filled(given: Mapping[str, str], suggested: Mapping[str, str]) -> dict[str,
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form. `Refused` if it is too large, or no form."""
+    """The fields of a form. `PageRefused` if it is too large, or no form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send a form, not {kind or 'nothing'}")
+        raise PageRefused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send a form, not {kind or 'nothing'}"
+        )
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_SECONDS):
             async for part in request.stream():
                 body += part
                 if len(body) > MOST_FORM_BYTES:
-                    raise Refused(TOO_LARGE, f"the form has more than {MOST_FORM_BYTES:,} bytes")
+                    raise PageRefused(
+                        TOO_LARGE, f"the form has more than {MOST_FORM_BYTES:,} bytes"
+                    )
     except TimeoutError as error:
-        raise Refused(
+        raise PageRefused(
             HTTPStatus.REQUEST_TIMEOUT, f"the form took more than {FORM_SECONDS:g} s to arrive"
         ) from error
     try:

@@ -31,17 +31,17 @@ def fields_of(encoded: str) -> dict[str, str]:
     return found
 
 
-def read_fields(given: Mapping[str, str], kind: type[FIELDS], what: str) -> FIELDS:
+def read_fields(given: Mapping[str, str], kind: type[FIELDS], place: str) -> FIELDS:
     """Fields as a struct; empty ones count as left out.
 
-    `UsageError`, which begins with `what`, for fields that it does not have, and wrong values.
+    `UsageError`, which begins with `place`, for fields that it does not have, and wrong values.
     """
     known = kind.__struct_fields__
     for name in given:
         if name not in known:
-            raise UsageError(f"{what} has no field {name!r}, but: {', '.join(known) or 'none'}")
+            raise UsageError(f"{place} has no field {name!r}, but: {', '.join(known) or 'none'}")
     values = {name: value for name, value in given.items() if value != ""}
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{what}: a field is missing or wrong: {error}") from error
+        raise UsageError(f"{place}: a field is missing or wrong: {error}") from error

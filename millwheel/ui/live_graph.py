@@ -2,7 +2,7 @@
 
 Placed as `millwheel graph` places it (`millwheel.graph.layers`). Colours come from the style of the
 pages: the picture has classes and no style of its own. It is drawn of the figures of the page
-`millwheel.ui.pages.steps`, as they are in its JSON.
+`millwheel.ui.pages.steps_page`, as they are in its JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from millwheel.core.quantities import byte_text, duration, short_duration
+from millwheel.core.quantities import byte_text, duration, per_second_text, short_duration
 from millwheel.graph.layers import Piece, Placed, Rectangle, place
 from millwheel.graph.picture import Arrow, Box
 from millwheel.graph.svg import (
@@ -123,7 +123,7 @@ def _lines(step: Figures, figures: Figures) -> list[str]:
     rate = step["per_second"]
     lag, code = step["lag_seconds"], step["user_code"]
     left = next((one for one in figures["sources"] if one["step"] == step["name"]), None)
-    first = ["" if rate is None else _rate(rate)]
+    first = ["" if rate is None else per_second_text(rate)]
     second = ["" if lag is None else f"lag {duration(lag)}"]
     if left is not None:
         first.append(_left(left))
@@ -142,15 +142,11 @@ def _lines(step: Figures, figures: Figures) -> list[str]:
     return [" · ".join(part for part in line if part) for line in (first, second)]
 
 
-def _rate(per_second: float) -> str:
-    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:,.1f}/s"
-
-
 def _left(left: Figures) -> str:
     if left["ended"] == left["partitions"]:
         return "read to its end"
-    if left["rows"] is not None:
-        return f"{left['rows']:,} rows left"
-    if left["bytes"] is not None:
-        return f"{byte_text(left['bytes'])} left"
+    if left["rows_left"] is not None:
+        return f"{left['rows_left']:,} rows left"
+    if left["bytes_left"] is not None:
+        return f"{byte_text(left['bytes_left'])} left"
     return "unknown left"

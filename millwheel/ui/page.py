@@ -1,7 +1,7 @@
 """A page: an answer to one question, as HTML and as JSON.
 
-Both are made of the same figures: what `Page.look` finds in one look at the store. A page's address
-holds its filters (`Page.filters`).
+Both are made of the same figures, which `Page.look` finds in one look at the store. A page's
+address holds its filters (`Page.filters`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,18 @@ from millwheel.ui.rate_history import RateHistory
 from millwheel.ui.visited_store import VisitedStore
 
 FILTERS = TypeVar("FILTERS", bound=msgspec.Struct)
+
+
+class NoSuchPipeline(UsageError):
+    """An address names a pipeline that is not shown."""
+
+
+def require_pipeline(inspection: Inspection, pipeline: str) -> None:
+    """`NoSuchPipeline` if the store has none with this name, or the login may not read it."""
+    try:
+        inspection.choose(pipeline)
+    except UsageError as error:
+        raise NoSuchPipeline(str(error)) from error
 
 
 class NoFilters(msgspec.Struct, frozen=True):
@@ -43,25 +55,13 @@ class Visit:
     def looking(self) -> Iterator[Inspection]:
         """A look of this viewer's own."""
         with self.store.inspecting() as inspection:
-            check_pipeline(inspection, self.pipeline)
+            require_pipeline(inspection, self.pipeline)
             yield inspection
-
-
-class NoSuchPipeline(UsageError):
-    pass
-
-
-def check_pipeline(inspection: Inspection, name: str) -> None:
-    """`NoSuchPipeline` if this login can see no pipeline of this name."""
-    try:
-        inspection.choose(name)
-    except UsageError as error:
-        raise NoSuchPipeline(str(error)) from error
 
 
 @dataclass(frozen=True)
 class Download(Generic[FILTERS]):
-    """What a page shows with the same filters, as a file at its address with a suffix."""
+    """The content of a page with the same filters, as a file at its address with a suffix."""
 
     suffix: str
     content_type: str
@@ -77,7 +77,7 @@ class Page(Generic[FILTERS]):
     title: str
     """In the navigation."""
     question: str
-    """The heading: what the page answers."""
+    """The heading."""
     template: str
     look: Callable[[Inspection, str, FILTERS], Any]
     """Takes the pipeline, returns figures: structs that msgspec can encode. In a thread."""
@@ -91,7 +91,7 @@ class Page(Generic[FILTERS]):
     thread."""
     download: Download[FILTERS] | None = None
     figures: Mapping[str, str] = field(default_factory=dict)
-    """What the fields of the figures mean, for the reference."""
+    """Meanings of the figures' fields, for the reference."""
 
     def read_filters(self, given: Mapping[str, str]) -> FILTERS:
         """The filters of an address; empty ones count as left out. `UsageError` for wrong ones."""

@@ -1,7 +1,7 @@
 """The rates that viewers have seen of late, in the memory of the pages.
 
-A rate is noted by a look that a page makes for a viewer, so with nobody looking it costs nothing,
-and the lines have gaps. They begin again with the process.
+Each look that a page makes for a viewer notes the rates. Without viewers there are no looks, so the
+lines have gaps and cost nothing. They begin again with the process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What to do about the root that holds a low watermark, in words.
+"""Advice, in words, about the root that holds a low watermark.
 
-Plain rules without a store: `millwheel.ui.pages.late` gives the facts.
+Plain rules without a store: `millwheel.ui.pages.late_page` gives the facts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from millwheel.core.quantities import count_of
-from millwheel.store.console.held_watermarks import Root, RootKind
+from millwheel.store.console.held_watermarks import HolderRoot, RootKind
 
 USUAL_SECONDS = 5.0
 """Records on their way hold a low watermark for less than this, as a rule."""
@@ -49,7 +49,7 @@ class Cure(msgspec.Struct, frozen=True):
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """Something that stops a worker, and so comes first."""
+    """A reason for which a worker stands still; it comes first."""
 
     text: str
     detail: str
@@ -68,8 +68,8 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     """Its file in docs/howto/incidents, without its suffix."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the same look says besides the root."""
+class LateFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the same look, besides the root."""
 
     pipeline: str
     labels: dict[str, str]
@@ -79,7 +79,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     blocked_by: str | None = None
     """User code that blocks the loop of a worker."""
     waits: str | None = None
-    """A commit or heartbeat that the store has not finished, and whom it waits for."""
+    """A commit or heartbeat that the store has not finished, and the sessions with its locks."""
     ended: bool = False
     """The source is read to its end."""
     rows_left: int | None = None
@@ -88,11 +88,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 START_A_WORKER = Command("millwheel worker MODULE:PIPELINE")
 
-Make = Callable[[Root, Facts], Remedy]
+Make = Callable[[HolderRoot, LateFacts], Remedy]
 
 
-def remedy_for(root: Root, facts: Facts) -> Remedy:
-    """The remedy of a root. What stops everything comes first."""
+def remedy_for(root: HolderRoot, facts: LateFacts) -> Remedy:
+    """The remedy of a root. A missing worker or a blocked one comes first."""
     if root.kind == "paused":
         return _paused(root, facts)
     if not facts.has_worker:
@@ -110,7 +110,7 @@ def remedy_for(root: Root, facts: Facts) -> Remedy:
     return msgspec.structs.replace(found, advice=advice, first=first)
 
 
-def _obstacles(facts: Facts) -> list[Obstacle]:
+def _obstacles(facts: LateFacts) -> list[Obstacle]:
     found: list[Obstacle] = []
     if facts.blocked_by is not None:
         text = f"User code blocks the event loop of a worker ({INCIDENTS['loop-blocked']}):"
@@ -136,11 +136,11 @@ def _remedy(
     )
 
 
-def _named(step: str, facts: Facts) -> str:
+def _named(step: str, facts: LateFacts) -> str:
     return facts.labels.get(step, step)
 
 
-def _key_words(root: Root, *more: str) -> str:
+def _key_words(root: HolderRoot, *more: str) -> str:
     return shlex.join([_json(root.key), *more])
 
 
@@ -148,7 +148,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _unowned(root: Root, facts: Facts) -> Remedy:
+def _unowned(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "worker-gone",
         f"The key's interval of {_named(root.step, facts)} has no live owner, so nothing happens "
@@ -161,7 +161,7 @@ def _unowned(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _timer(root: Root, facts: Facts) -> Remedy:
+def _timer(root: HolderRoot, facts: LateFacts) -> Remedy:
     of = {"step": root.step, "key": _json(root.key), "tag": root.tag, "kind": "watermark"}
     return _remedy(
         "slow-computation",
@@ -173,7 +173,7 @@ def _timer(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _hold(root: Root, facts: Facts) -> Remedy:
+def _hold(root: HolderRoot, facts: LateFacts) -> Remedy:
     named = f" with the tag {_json(root.tag)}" if root.tag else ""
     return _remedy(
         "results-late",
@@ -184,7 +184,7 @@ def _hold(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _record(root: Root, facts: Facts) -> Remedy:
+def _record(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "slow-computation",
         f"The record waits until user code of {_named(root.step, facts)} has taken it. Its key may "
@@ -196,7 +196,7 @@ def _record(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _parked(root: Root, facts: Facts) -> Remedy:
+def _parked(root: HolderRoot, facts: LateFacts) -> Remedy:
     letter = "" if root.letter is None else str(root.letter)
     return _remedy(
         "poison-key",
@@ -211,7 +211,7 @@ def _parked(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _row(root: Root, facts: Facts) -> Remedy:
+def _row(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "slow-computation",
         f"Row {root.row} was read, and what it leads to is not stored yet. The steps that read "
@@ -223,11 +223,11 @@ def _row(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _paused(root: Root, facts: Facts) -> Remedy:
+def _paused(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "results-late",
         f"{_named(root.step, facts)} is paused: it reads nothing, so event time stands still. "
-        "Resume it; the log has who paused it, and why.",
+        "Resume it; the log has the name of the operator, and the reason.",
         *([] if facts.has_worker else ["No worker runs this pipeline either: start one as well."]),
         commands=[
             Command(f"millwheel resume {facts.pipeline} {root.step}"),
@@ -237,16 +237,15 @@ def _paused(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _transaction(root: Root, facts: Facts) -> Remedy:
+def _transaction(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "results-late",
         "A transaction of the server is open, and may still send records with older times. Let it "
-        "end, or end it: the process is named above.",
-        commands=[Command("SELECT pg_terminate_backend(PROCESS)")],
+        "end, or end the process that is named above with pg_terminate_backend.",
     )
 
 
-def _inbox(root: Root, facts: Facts) -> Remedy:
+def _inbox(root: HolderRoot, facts: LateFacts) -> Remedy:
     return _remedy(
         "results-late",
         "Nothing to do: event time follows each look into the inbox.",
@@ -254,7 +253,7 @@ def _inbox(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _source(root: Root, facts: Facts) -> Remedy:
+def _source(root: HolderRoot, facts: LateFacts) -> Remedy:
     name = _named(root.step, facts)
     if facts.ended:
         return _remedy(
@@ -280,11 +279,11 @@ def _source(root: Root, facts: Facts) -> Remedy:
     )
 
 
-def _look_at(root: Root, facts: Facts) -> Command:
+def _look_at(root: HolderRoot, facts: LateFacts) -> Command:
     return Command(f"millwheel state get --pipeline {facts.pipeline} {root.step}", _key_words(root))
 
 
-def _timers_command(verb: Literal["cancel", "fire"], root: Root, facts: Facts) -> Command:
+def _timers_command(verb: Literal["cancel", "fire"], root: HolderRoot, facts: LateFacts) -> Command:
     tag = [root.tag] if root.tag else []
     return Command(
         f"millwheel timers {verb} --pipeline {facts.pipeline} {root.step}", _key_words(root, *tag)

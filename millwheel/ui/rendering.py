@@ -13,7 +13,7 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from millwheel.core.quantities import byte_text, count_of, duration, short_duration
+from millwheel.core.quantities import byte_text, count_of, duration, per_second_text, short_duration
 from millwheel.store.console.inspection import BEGIN_OF_TIME, END_OF_TIME
 from millwheel.ui.line_chart import line_charts
 from millwheel.ui.live_graph import live_graph
@@ -29,7 +29,7 @@ BIDI = dict.fromkeys(
 """Marks that turn the direction of text, so that it reads as another one."""
 
 
-class Environment(jinja2.Environment):
+class FigureTemplates(jinja2.Environment):
     """Fields of figures are items of dicts; a field may have the name of a method of dicts."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -47,8 +47,8 @@ class Environment(jinja2.Environment):
 
 
 @cache
-def environment() -> Environment:
-    made = Environment(
+def environment() -> FigureTemplates:
+    made = FigureTemplates(
         loader=jinja2.PackageLoader("millwheel.ui"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -100,9 +100,7 @@ def amount(number: float | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    if per_second is None:
-        return ""
-    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:,.1f}/s"
+    return "" if per_second is None else per_second_text(per_second)
 
 
 def shown(text: Any) -> str:

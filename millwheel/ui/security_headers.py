@@ -1,4 +1,4 @@
-"""Headers of every answer: what a browser may do with it."""
+"""Headers of every answer, which set a browser its limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADERS = {
 
 
 class SafeAnswers:
-    """Adds the headers to all answers of an application; what should not be kept says so."""
+    """Adds the headers to all answers of an application; those that must not be kept say so."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -7,8 +7,8 @@ import re
 from millwheel.errors import UsageError
 from millwheel.services.app_server import AppServer
 from millwheel.services.endpoint import Endpoint
-from millwheel.ui.access import LOOK_TOKENS, MEND_TOKENS, Access
-from millwheel.ui.application import Options, application
+from millwheel.ui.access import LOOK_TOKENS, MEND_TOKENS, ViewerAccess
+from millwheel.ui.application import PageOptions, application
 from millwheel.ui.visited_store import VisitedStore
 
 PREFIX = re.compile(r"(/[\w.~-]+)*", re.ASCII)
@@ -29,21 +29,21 @@ class PageServer:
         prefix: of all addresses, if a proxy takes it off: ``/ops/millwheel``.
 
     Raises:
-        UsageError: anybody who reaches the address could look, or the prefix is no path.
+        UsageError: strangers could look, or the prefix is no path.
     """
 
     def __init__(
         self,
         address: Endpoint,
         store: VisitedStore,
-        access: Access,
-        options: Options,
+        access: ViewerAccess,
+        options: PageOptions,
         *,
         prefix: str = "",
     ) -> None:
         if access.is_open and not address.is_loopback:
             raise UsageError(
-                f"--http {address}: anybody who reaches this address could look at keys and "
+                f"--http {address}: strangers could look at keys and "
                 f"states. Set tokens in {LOOK_TOKENS} or {MEND_TOKENS}, name a proxy that "
                 "authenticates people with --proxy, or listen on 127.0.0.1"
             )

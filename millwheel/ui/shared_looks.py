@@ -1,4 +1,4 @@
-"""Looks at the store that viewers share: at most one a second of a kind, whoever asks."""
+"""Looks at the store that viewers share: at most one a second of each kind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SharedLooks:
             return found
 
     def forget(self) -> None:
-        """Look again for whoever asks next: something was changed."""
+        """Look again at the next request: something was changed."""
         with self._lock:
             self._looks.clear()
 

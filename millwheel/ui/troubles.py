@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline, in words, from one look at its status."""
+"""Troubles of a pipeline in words, from one look at its status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_PAGE = ""
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """Something that is wrong, with the page that shows more."""
+    """A fault or a warning, with the page that shows more."""
 
     text: str
     """It quotes no key and no value."""
@@ -30,7 +30,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 def troubles_of(status: PipelineStatus) -> list[Trouble]:
-    """The worst first: what stops all of a pipeline comes before what stops a key."""
+    """The worst first: faults of the pipeline, of its workers, and of its steps."""
     if not status.schema_current:
         return [_of_schema(status)]
     if not status.deployed:

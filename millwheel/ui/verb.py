@@ -1,4 +1,5 @@
-"""A change that a viewer may ask for: what it would do first, then the request with a reason.
+"""A change that a viewer may ask for: its effects are shown first, then it is requested, with a
+reason.
 
 Changes go the way of the commands: requests to the owners of keys, or operations that are noted in
 the log of operators (decision 59).
@@ -22,7 +23,7 @@ FORM = TypeVar("FORM", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
-class Desk:
+class VerbDesk:
     """Where a verb finds the pipeline that it changes."""
 
     _store: VisitedStore
@@ -33,7 +34,7 @@ class Desk:
     @property
     def url(self) -> str:
         """Of the login that changes."""
-        return self._store.mending_url()
+        return self._store.operator_url()
 
     def asking(self) -> AbstractContextManager[Asking]:
         """A transaction for requests."""
@@ -69,7 +70,7 @@ class Further(NamedTuple):
 
 
 class Foreseen(NamedTuple):
-    """What a change would do now."""
+    """The effects that a change would have now."""
 
     lines: list[str]
     is_possible: bool = True
@@ -80,7 +81,7 @@ class Foreseen(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What was asked for, and the page that shows how it goes."""
+    """A request, and the page that shows its outcome."""
 
     batch: int | None
     page: str = "log"
@@ -93,14 +94,14 @@ class Verb(Generic[FORM]):
     """In addresses."""
     title: str
     form: type[FORM]
-    foresee: Callable[[Desk, FORM], Foreseen]
-    carry_out: Callable[[Desk, Actor, FORM], Asked]
-    """Both run in a thread; `UsageError` says what is wrong with the form."""
+    foresee: Callable[[VerbDesk, FORM], Foreseen]
+    carry_out: Callable[[VerbDesk, Actor, FORM], Asked]
+    """Both run in a thread; a `UsageError` is about the form."""
     labels: Mapping[str, FormField] = field(default_factory=dict)
     """By the form's fields."""
     is_final: bool = False
     """Whether it cannot be undone."""
 
     def read(self, given: Mapping[str, str]) -> FORM:
-        """The form of what a viewer has sent. `UsageError` if it is wrong."""
+        """The form that a viewer has sent. `UsageError` if it is wrong."""
         return read_fields(given, self.form, self.title)

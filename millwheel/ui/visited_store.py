@@ -1,4 +1,4 @@
-"""The store that the pages show: opened when somebody looks, and again when it comes back."""
+"""The store that the pages show: opened at the first look, and again when it comes back."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class VisitedStore:
 
     Args:
         address: the login that looks; of a reader is enough.
-        mending: the login of changes; None: the same one.
+        operator: the login for changes; None: the same one.
     """
 
-    def __init__(self, address: StoreAddress, mending: StoreAddress | None = None) -> None:
+    def __init__(self, address: StoreAddress, operator: StoreAddress | None = None) -> None:
         self.address = address
-        self._mending = mending
+        self._operator = operator
         self._lock = threading.Lock()
         self._open = contextlib.ExitStack()
         self._presence: Presence | None = None
@@ -42,7 +42,7 @@ class VisitedStore:
     @contextlib.contextmanager
     def asking(self, pipeline: str) -> Iterator[Asking]:
         """A transaction for requests to the owners of keys."""
-        with transaction(self.mending_url()) as connection:
+        with transaction(self.operator_url()) as connection:
             yield Asking(connection, pipeline)
 
     def url(self) -> str:
@@ -55,8 +55,8 @@ class VisitedStore:
                     self._presence.renew()
             return self._presence.url
 
-    def mending_url(self) -> str:
-        return self.url() if self._mending is None else self._mending.open()
+    def operator_url(self) -> str:
+        return self.url() if self._operator is None else self._operator.open()
 
     def close(self) -> None:
         with self._lock:

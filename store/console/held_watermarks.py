@@ -39,8 +39,8 @@ DUE_READ = 1000
 DUE_SHOWN = 10
 
 
-class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds a low watermark. Times are ISO times, or infinity, or -infinity."""
+class HolderRoot(msgspec.Struct, frozen=True, kw_only=True):
+    """The last holder of a low watermark, upstream. Times are ISO times, infinity or -infinity."""
 
     kind: RootKind
     """timer or hold: set by user code; record: sent and not acknowledged; parked: a key that stands
@@ -93,7 +93,7 @@ class DueNext(msgspec.Struct, frozen=True):
     """Number of timers that were counted; `DUE_READ`: there may be more."""
 
 
-def root_of(inspection: Inspection, status: PipelineStatus, step: str) -> Root | None:
+def root_of(inspection: Inspection, status: PipelineStatus, step: str) -> HolderRoot | None:
     """The root that holds the low watermark of a step; None: nothing does.
 
     Args:
@@ -110,36 +110,36 @@ def root_of(inspection: Inspection, status: PipelineStatus, step: str) -> Root |
     return _root(inspection, status, last, own)
 
 
-def _root(inspection: Inspection, status: PipelineStatus, step: str, holder: Holder) -> Root:
+def _root(inspection: Inspection, status: PipelineStatus, step: str, holder: Holder) -> HolderRoot:
     what, key = holder.what, holder.key
     if holder.kind in ("timer", "state"):
         return _with_timer(inspection, status.name, step, holder)
     if holder.kind == "record" and (sent := RECORD.search(what)) is not None:
         stream, receiver, record_id = sent.groups()
-        return Root(
+        return HolderRoot(
             kind="record", step=receiver, what=what, key=key, stream=stream, sender=step,
             record_id=record_id, is_owned=_is_owned(inspection, status.name, receiver, key),
         )  # fmt: skip
     if holder.kind == "parked":
         letter = LETTER.search(what)
         number = None if letter is None else int(letter[1])
-        return Root(kind="parked", step=step, what=what, key=key, letter=number)
+        return HolderRoot(kind="parked", step=step, what=what, key=key, letter=number)
     paused = any(one.name == step and one.paused for one in status.computations)
     if (row := ROW.match(what)) is not None:
-        return Root(kind="row", step=step, what=what, row=row[1], source=row[2])
+        return HolderRoot(kind="row", step=step, what=what, row=row[1], source=row[2])
     if paused:
-        return Root(kind="paused", step=step, what=what)
+        return HolderRoot(kind="paused", step=step, what=what)
     if TRANSACTION in what:
-        return Root(kind="transaction", step=step, what=what)
-    return Root(kind="inbox" if what.endswith(LAST_LOOK) else "source", step=step, what=what)
+        return HolderRoot(kind="transaction", step=step, what=what)
+    return HolderRoot(kind="inbox" if what.endswith(LAST_LOOK) else "source", step=step, what=what)
 
 
-def _with_timer(inspection: Inspection, pipeline: str, step: str, holder: Holder) -> Root:
+def _with_timer(inspection: Inspection, pipeline: str, step: str, holder: Holder) -> HolderRoot:
     kind: Literal["timer", "hold"] = "hold" if holder.kind == "state" else "timer"
     stored = "hold" if kind == "hold" else "watermark"
     rows = _of_key(inspection, pipeline, "holding_timer", step, holder.key, kind=stored)
     tag, due = rows[0] if rows else ("", None)
-    return Root(
+    return HolderRoot(
         kind=kind,
         step=step,
         what=holder.what,

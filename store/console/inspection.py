@@ -26,7 +26,7 @@ from millwheel.store.console.asked_question import (
 from millwheel.store.console.kept_letters import KeptLetters
 from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
-from millwheel.store.console.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
+from millwheel.store.console.one_key import FIRST_PART, KeyPart, KeyStatus, look_at_key
 from millwheel.store.console.request_log import RequestLog
 from millwheel.store.console.snapshot import (
     STATEMENT_SECONDS,
@@ -494,10 +494,12 @@ class Inspection:
         self.require_current(pipeline)
         return KeptLetters(self.connection, pipeline)
 
-    def key(self, pipeline: str, computation: str, key: Key, page: Page = FIRST_PAGE) -> KeyStatus:
+    def key(
+        self, pipeline: str, computation: str, key: Key, part: KeyPart = FIRST_PART
+    ) -> KeyStatus:
         self.require_current(pipeline)
         name = name_of_step(self.connection, pipeline, computation)
-        return look_at_key(self.connection, pipeline, name, key, page)
+        return look_at_key(self.connection, pipeline, name, key, part)
 
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
         self.require_current(pipeline)
@@ -522,7 +524,7 @@ class Inspection:
         return rights_beyond_reading(self.connection, self.pipelines())
 
     def readable_views(self, pipeline: str) -> list[ReadableView]:
-        """What this login may read of a pipeline, besides the engine's own tables."""
+        """The relations of a pipeline that this login may read, besides the engine's own tables."""
         return readable_views(self.connection, pipeline)
 
     def require_owners(self, pipeline: str) -> None:

@@ -28,7 +28,9 @@ class TimerPlace(NamedTuple):
     tag: str
 
 
-class Page(NamedTuple):
+class KeyPart(NamedTuple):
+    """The part of the entries and timers of a key that is read."""
+
     limit: int = 100
     skip: int = 0
     after: str = ""
@@ -37,7 +39,7 @@ class Page(NamedTuple):
     """Only timers after this one."""
 
 
-FIRST_PAGE = Page()
+FIRST_PART = KeyPart()
 
 MOST_PENDING = 100
 
@@ -65,7 +67,7 @@ class KeyRecord(msgspec.Struct, frozen=True):
     produced_at: str
 
 
-class ParkedKey(msgspec.Struct, frozen=True):
+class StoppedKey(msgspec.Struct, frozen=True):
     """Why a key stands still (``on_error="park"``)."""
 
     since: str
@@ -92,15 +94,15 @@ class KeyStatus(msgspec.Struct, frozen=True, kw_only=True):
     entries_total: int | None
     """None: more than `MOST_COUNTED`."""
     next_entry: str | None
-    """`Page.after` of the next page; None: these are the last entries."""
+    """`KeyPart.after` of the next page; None: these are the last entries."""
     timers: list[KeyTimer]
     """The soonest first."""
     timers_total: int
     next_timer: TimerPlace | None
-    """`Page.after_timer` of the next page; None: these are the last timers."""
+    """`KeyPart.after_timer` of the next page; None: these are the last timers."""
     pending: list[KeyRecord]
     """The oldest records, at most `MOST_PENDING`."""
-    parked: ParkedKey | None
+    parked: StoppedKey | None
     """None: it is not parked."""
     slot_from: int
     """First slot of the interval."""
@@ -170,15 +172,15 @@ def look_at_key(
     pipeline: str,
     computation: str,
     key: Key,
-    page: Page = FIRST_PAGE,
+    part: KeyPart = FIRST_PART,
 ) -> KeyStatus:
     """Read one key, on a connection with a snapshot. `UsageError` if there is no such
     computation."""
     sought = SoughtKey(connection, pipeline, computation, key)
     place = sought.place
-    which = {"limit": page.limit, "skip": page.skip, "after": page.after}
+    which = {"limit": part.limit, "skip": part.skip, "after": part.after}
     state = sought.rows("key_state", {**which, "most_counted": MOST_COUNTED})
-    due, kind, tag = page.after_timer or (None, "", "")
+    due, kind, tag = part.after_timer or (None, "", "")
     after_timer = {"due_after": due, "kind_after": kind, "tag_after": tag}
     timers = sought.rows("key_timers", which | after_timer, micros_to_time="micros_to_time")
     pending = sought.rows("key_pending", {"most_pending": MOST_PENDING}, pending_of="pending_of")
@@ -186,7 +188,7 @@ def look_at_key(
     total = state[0][-1]
     plain = next(((value, version) for entry, value, version, _ in state if entry == ""), None)
     entries = {entry: msgspec.Raw(value.encode()) for entry, value, *_ in state if entry}
-    more = len(entries) > page.limit
+    more = len(entries) > part.limit
     if more:
         entries.popitem()
     return KeyStatus(
@@ -201,15 +203,15 @@ def look_at_key(
         entries_total=total if total <= MOST_COUNTED else None,
         next_entry=[*entries][-1] if more else None,
         timers=[KeyTimer(kind, tag, *map(_time, times))
-                for kind, tag, _, *times, _ in timers[: page.limit]],
+                for kind, tag, _, *times, _ in timers[: part.limit]],
         timers_total=timers[0][-1] if timers else 0,
-        next_timer=_timer_place(timers[page.limit - 1]) if len(timers) > page.limit else None,
+        next_timer=_timer_place(timers[part.limit - 1]) if len(timers) > part.limit else None,
         pending=[
             KeyRecord(sender, stream, id_, msgspec.Raw(value.encode()), *map(_time, times))
             for sender, stream, id_, value, *times in pending
         ],
         parked=next(
-            (ParkedKey(_time(since), *rest) for since, *rest in parked), None
+            (StoppedKey(_time(since), *rest) for since, *rest in parked), None
         ),
         slot_from=place.slot_from or 0,
         slot_to=place.slot_to or 0,

@@ -101,7 +101,7 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     coming: list[ComingTimers]
     """Units with timers, the soonest first."""
     due: ComingTimers
-    """Timers with a time before the clock of their step: they are due, in some intervals anyway."""
+    """Timers with a time before the clock of their step: due, in some intervals at least."""
     later: ComingTimers
     """After the last unit."""
     at_the_end: ComingTimers
@@ -131,7 +131,7 @@ class _Counted(NamedTuple):
     changed: int
 
 
-class _Reader:
+class _TimerTables:
     """Statements about the timers of one pipeline."""
 
     def __init__(self, connection: psycopg.Connection[Any], pipeline: str) -> None:
@@ -153,11 +153,11 @@ def pending_timers(
         unit: the unit of time by which they are counted.
         step: name of the only step to count; empty: all.
     """
-    reader = _Reader(connection, pipeline)
-    ((now,),) = reader.rows("database_time")
-    every_clock = [_Clock(*row) for row in reader.rows("timer_clocks")]
+    tables = _TimerTables(connection, pipeline)
+    ((now,),) = tables.rows("database_time")
+    every_clock = [_Clock(*row) for row in tables.rows("timer_clocks")]
     clocks = [clock for clock in every_clock if step in ("", clock.name)]
-    sizes = reader.rows("timer_size", most_timers=MOST_EXACT, most_changes=MOST_CHANGES)
+    sizes = tables.rows("timer_size", most_timers=MOST_EXACT, most_changes=MOST_CHANGES)
     timers, estimated, blocks, changes = sizes[0] if sizes else NEVER_DEPLOYED
     is_exact = timers <= MOST_EXACT
     percent = 100.0 if is_exact else min(100.0 * SAMPLED_BLOCKS / blocks, 100.0)
@@ -168,7 +168,7 @@ def pending_timers(
     seconds, places = UNITS[unit]
 
     def count(source: Literal["all", "blocks", "index"], among: Sequence[_Clock]) -> list[_Counted]:
-        rows = reader.rows(
+        rows = tables.rows(
             "timers_ahead",
             computations=[clock.computation for clock in among],
             clocks=[clock.micros for clock in among],
@@ -195,8 +195,8 @@ def pending_timers(
         by_index = count("index", clocks)
         if sum(one.folded for one in by_index) <= MOST_EXACT:
             near = _Count(by_index)
-    soonest = {(of, kind): due for of, kind, due in reader.rows("soonest_of_steps", **which)}
-    overdue = reader.rows(
+    soonest = {(of, kind): due for of, kind, due in tables.rows("soonest_of_steps", **which)}
+    overdue = tables.rows(
         "overdue_timers", with_changes=which["with_changes"], now=now, most_overdue=MOST_OVERDUE
     )
     every = [near.coming(place, place * seconds) for place in range(places)]

@@ -1,4 +1,4 @@
-"""Roles of a pipeline in Postgres: each may do what its work needs, and no more (decision 61).
+"""Roles of a pipeline in Postgres: each has the rights for its work, and no more (decision 61).
 
 * ``owner`` owns the schema and its tables, views and functions: migrates, moves intervals, removes,
   drops.

@@ -22,6 +22,7 @@ WITHOUT_JSON = {
     "query explain": "it prints sentences, and no figures",
     "new": "it writes files, and prints commands to try",
     "dev": "it runs on, and prints rows for a reader",
+    "ui": "it runs on; each page has its figures as JSON",
     "stop": "it prints no figures",
     "url": "it prints one word",
     "spark run": "its figures are in the log and in `status`",

@@ -62,7 +62,7 @@ def test_changes_have_a_login_of_their_own(shell: Shell) -> None:
         "--http",
         "127.0.0.1:0",
         "--mend",
-        MILLWHEEL_UI_MENDING_STORE="postgresql://127.0.0.1:1/x",
+        MILLWHEEL_UI_OPERATOR_STORE="postgresql://127.0.0.1:1/x",
     )
     url = address(running)
     assert httpx.get(f"{url}/pipelines/wheel").status_code == 200

@@ -26,7 +26,7 @@ import httpx
 import msgspec
 
 from millwheel import Computation, Context, JsonLines, Park, Pipeline, Record, Stream, Table
-from millwheel.ui.access import Access
+from millwheel.ui.access import ViewerAccess
 from millwheel.ui.verbs import VERBS
 from tests.faults.kill_flights import workplace
 from tests.faults.service import Service
@@ -243,7 +243,7 @@ def operate(
     try:
         poison = len(range(0, records, POISON))
         service.wait("SELECT count(*) FROM dead_letter", lambda found: found >= poison)
-        pages = SeenPages(service.url(), Access(mend_tokens=(TOKEN,)))
+        pages = SeenPages(service.url(), ViewerAccess(mend_tokens=(TOKEN,)))
         operators = [
             Operator(name, httpx.Client(base_url=pages.server.url, auth=(name, TOKEN), timeout=60))
             for name in NAMES

@@ -21,7 +21,7 @@ from tests.support.product import ROOT, TEMPLATES
 
 LINKED = ("store", "timers", "computations", "migrations")
 PAGES = ("", ".md", ".py", ".sh", ".yaml", ".service")
-DATA = (".py", ".sql", ".typed", ".mako", ".json")
+DATA = (".py", ".sql", ".typed", ".mako", ".json", ".html", ".css", ".js", ".svg")
 LOCK = (ROOT / "requirements.lock").read_text()
 
 

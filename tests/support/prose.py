@@ -40,6 +40,9 @@ IDIOMS = re.compile(
 
 CODE_SPAN = re.compile(r"`[^`\n]+`")
 
+VARIABLE = re.compile(r"\b[A-Z]+(?:_[A-Z]+)+\b")
+"""Names of variables of the environment, and of constants."""
+
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
@@ -90,6 +93,11 @@ def _nodes(source: str) -> list[ast.AST]:
     return list(ast.walk(ast.parse(source)))
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a text, without code and names."""
+    return WORD.findall(VARIABLE.sub("", CODE_SPAN.sub("", text)))
+
+
 def docstrings(source: str) -> Iterator[Text]:
     """The docstrings of a file (every bare string statement) without their blocks of code."""
     for node in _nodes(source):
@@ -98,7 +106,7 @@ def docstrings(source: str) -> Iterator[Text]:
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
         ):
-            yield Text(node.lineno, "docstring", WORD.findall(without_code(node.value.value)))
+            yield Text(node.lineno, "docstring", words_of(without_code(node.value.value)))
 
 
 def messages(source: str) -> Iterator[Text]:
@@ -116,12 +124,12 @@ def messages(source: str) -> Iterator[Text]:
                 and isinstance(part.value, str)
                 and not ("_" in part.value and part.value.isidentifier())
             ):
-                yield Text(part.lineno, "message", WORD.findall(part.value))
+                yield Text(part.lineno, "message", words_of(part.value))
 
 
 def paragraphs(page: str) -> Iterator[Text]:
     """The text of a Markdown page, without its code, in blocks and in lines."""
-    yield Text(1, "page", WORD.findall(CODE_SPAN.sub("", without_code(page))))
+    yield Text(1, "page", words_of(without_code(page)))
 
 
 def without_code(text: str) -> str:

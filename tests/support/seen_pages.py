@@ -10,8 +10,8 @@ import httpx
 
 from millwheel.services.endpoint import Endpoint
 from millwheel.store.address import StoreAddress
-from millwheel.ui.access import Access, Level, Viewer
-from millwheel.ui.application import Options
+from millwheel.ui.access import Level, Viewer, ViewerAccess
+from millwheel.ui.application import PageOptions
 from millwheel.ui.serving import PageServer
 from millwheel.ui.visited_store import VisitedStore
 
@@ -24,7 +24,7 @@ class SeenPages:
     def __init__(
         self,
         url: str,
-        access: Access | None = None,
+        access: ViewerAccess | None = None,
         *,
         pipeline: str | None = None,
         redact: bool = False,
@@ -32,9 +32,9 @@ class SeenPages:
         port: int = 0,
     ) -> None:
         self.store = VisitedStore(StoreAddress.parse(url))
-        known = Access(everybody=ANN) if access is None else access
+        known = ViewerAccess(guests=ANN) if access is None else access
         address = Endpoint(port=port)
-        options = Options(pipeline, redact)
+        options = PageOptions(pipeline, redact)
         self.server = PageServer(address, self.store, known, options, prefix=prefix)
         self.server.start()
         self.client = httpx.Client(base_url=self.server.url, timeout=30.0)

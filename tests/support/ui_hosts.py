@@ -31,14 +31,14 @@ def in_starlette(store: str) -> Any:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    return Starlette(routes=[Mount(PLACE, app(store, everybody="mend"))])
+    return Starlette(routes=[Mount(PLACE, app(store, guests="mend"))])
 
 
 def in_fastapi(store: str) -> Any:
     from fastapi import FastAPI
 
     made = FastAPI()
-    made.mount(PLACE, app(store, everybody="mend"))
+    made.mount(PLACE, app(store, guests="mend"))
     return made
 
 
@@ -47,7 +47,7 @@ def in_fastapi_behind_a_proxy(store: str) -> Any:
     from fastapi import FastAPI
 
     made = FastAPI()
-    made.mount("/millwheel", app(store, everybody="mend"))
+    made.mount("/millwheel", app(store, guests="mend"))
     return made
 
 
@@ -65,7 +65,7 @@ def in_django(store: str) -> Any:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    pages = app(store, everybody="mend")
+    pages = app(store, guests="mend")
     return Starlette(routes=[Mount(PLACE, pages), Mount("", get_asgi_application())])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from millwheel.store.console.inspection import inspect
-from millwheel.ui.access import Access, Level, Viewer
+from millwheel.ui.access import Level, Viewer, ViewerAccess
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.store_sites import Owner, PostgresSite
 
@@ -82,7 +82,7 @@ def test_a_change_shows_what_it_would_do_and_needs_a_reason(pages: SeenPages) ->
 def test_who_may_only_look_changes_nothing(
     pages_of: PagesOf, pages: SeenPages, postgres: PostgresSite
 ) -> None:
-    looking = pages_of(postgres.schema.url, Access(everybody=Viewer("bob", Level.LOOK)))
+    looking = pages_of(postgres.schema.url, ViewerAccess(guests=Viewer("bob", Level.LOOK)))
     assert looking.get("/pipelines/wheel/do/pause").status_code == 403
     refused = looking.carry_out("wheel", "pause", reason="a test")
     assert refused.status_code == 403

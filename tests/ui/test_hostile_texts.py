@@ -16,7 +16,7 @@ from psycopg import sql
 from millwheel.core.redaction import hidden
 from millwheel.store.console.administration import pause, transaction
 from millwheel.store.console.asking import Actor, Asking
-from millwheel.ui.access import NAME_CHARACTERS, Access, Proxy
+from millwheel.ui.access import NAME_CHARACTERS, Proxy, ViewerAccess
 from millwheel.ui.application import MOST_REASON_CHARACTERS
 from millwheel.ui.hiding import without_secrets
 from millwheel.ui.pages import PAGES
@@ -147,7 +147,7 @@ def test_a_reason_has_a_length(seen: SeenPages) -> None:
 @pytest.mark.parametrize("name", ["".join(HOSTILE.values()), "\r\n\u202e\0", "", LONG[:4_000]])
 def test_a_viewer_may_have_any_name(name: str, shop: BrowsedStore, pages_of: PagesOf) -> None:
     """It comes from the browser, with a token."""
-    seen = pages_of(shop.url, Access(mend_tokens=("t0ken",)))
+    seen = pages_of(shop.url, ViewerAccess(mend_tokens=("t0ken",)))
     sent = base64.b64encode(f"{name.replace(':', '')}:t0ken".encode()).decode()
     headers = {"authorization": f"Basic {sent}"}
     page = seen.get(LOG, headers)
@@ -169,7 +169,7 @@ def test_a_viewer_may_have_any_name(name: str, shop: BrowsedStore, pages_of: Pag
 
 def test_a_name_that_looks_like_a_menders(shop: BrowsedStore, pages_of: PagesOf) -> None:
     proxy = Proxy.parse("127.0.0.1", "X-Forwarded-User", "ann,jürgen")
-    seen = pages_of(shop.url, Access(proxy=proxy))
+    seen = pages_of(shop.url, ViewerAccess(proxy=proxy))
     pause_page = f"/pipelines/{SHOP}/do/pause"
     for name, status in (
         (b"ann", 200),

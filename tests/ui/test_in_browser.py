@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 
 from millwheel.store.console.administration import pause, transaction
 from millwheel.store.console.asking import Actor, Asking
-from millwheel.ui.access import Access, Viewer
+from millwheel.ui.access import Viewer, ViewerAccess
 from millwheel.ui.pages import PAGES
 from millwheel.ui.verbs import VERBS
 from tests.support.browsed_store import SHOP, BrowsedStore
@@ -327,7 +327,7 @@ def test_an_unchanged_page_is_not_sent_again(
     browser: Browser, shop: BrowsedStore, pages_of: Callable[..., SeenPages]
 ) -> None:
     visitors = Visitors()
-    seen = pages_of(shop.url, Access(host=visitors.host))
+    seen = pages_of(shop.url, ViewerAccess(host=visitors.host))
     browser.open(seen.at(LOG))
     browser.until(lambda: visitors.with_tag >= 2, "looks with the tag of the last answer")
     statuses = Counter(browser.fetched_statuses())
@@ -339,7 +339,7 @@ def test_a_hidden_page_asks_for_nothing(
     browser: Browser, shop: BrowsedStore, pages_of: Callable[..., SeenPages]
 ) -> None:
     visitors = Visitors()
-    seen = pages_of(shop.url, Access(host=visitors.host))
+    seen = pages_of(shop.url, ViewerAccess(host=visitors.host))
     browser.open(seen.at(LOG))
     browser.until(lambda: visitors.requests >= 3, "looks of the page")
     browser.hide()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import pytest
 from millwheel.core.codec import encode_key
 from millwheel.core.model import from_micros
 from millwheel.store.console import key_history, some_keys
-from millwheel.ui.access import Access, Level, Viewer
+from millwheel.ui.access import Level, Viewer, ViewerAccess
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.store_sites import COUNT, SECOND, START, Owner, PostgresSite, deploy
 
@@ -23,14 +23,18 @@ pytestmark = pytest.mark.newest
 PagesOf = Callable[..., SeenPages]
 
 KEY = "/pipelines/wheel/key"
-LOOKS = Access(everybody=Viewer("eve", Level.LOOK))
+LOOKS = ViewerAccess(guests=Viewer("eve", Level.LOOK))
+
+
+NEIGHBOUR = next(key for n in count() if encode_key(key := f"key {n}")[1] == encode_key("a")[1])
+"""A key in the slot of "a"."""
 
 
 @pytest.fixture
 async def owner(postgres: PostgresSite) -> Owner:
     """Of a pipeline whose only step also sends records to itself."""
-    count = replace(COUNT, upstream=["lines", "count"])
-    return await Owner.take(postgres.store, await deploy(postgres.store, count=count))
+    step = replace(COUNT, upstream=["lines", "count"])
+    return await Owner.take(postgres.store, await deploy(postgres.store, count=step))
 
 
 async def fold(postgres: PostgresSite, owner: Owner, key: Any) -> None:
@@ -195,7 +199,7 @@ async def test_a_parked_key_says_what_stops_it(
 ) -> None:
     slot = encode_key("a")[1]
     for parked, key in (("failed", "a"), ("waiting", "a"), ("waiting", "a"), (None, "a"),
-                        (None, "b")):  # fmt: skip
+                        ("waiting", NEIGHBOUR)):  # fmt: skip
         await postgres.query(
             "INSERT INTO {d} (slot, computation, stream, key, value, place, error, traceback, "
             "attempts, stamp, parked) VALUES (%s, %s, 'words', %s, '1', 'here', 'it is bad', '', "
@@ -215,6 +219,9 @@ async def test_a_parked_key_says_what_stops_it(
     assert [letter["id"] for letter in found["letters"]] == [4, 3, 2, 1]
     text = pages.text(KEY, step="count", key="a")
     assert "dead letter 1 stops it, and 2 records behind it wait." in text
+    found = pages.json(KEY, step="count", key=NEIGHBOUR)
+    assert (found["one"]["parked"]["letter"], found["one"]["parked"]["waiting"]) == (None, 1)
+    assert "its waiting records are being processed" in pages.text(KEY, key=NEIGHBOUR)
     assert pages.json(KEY, step="count", key="b")["one"]["parked"] is None
 
 
@@ -223,11 +230,14 @@ async def test_the_history_has_what_is_stored_the_newest_first(
 ) -> None:
     for n in range(3):
         commit = owner.commit()
-        commit.states = [owner.state("a", {"n": n}), owner.state("other", {"n": "not a's"})]
+        commit.states = [owner.state("a", {"n": n}), owner.state(NEIGHBOUR, {"n": "its own"})]
         if n == 1:
             commit.states += [owner.state("a", 5, "seen/x")]
             commit.timers = [owner.timer("a", START, "close")]
-            commit.productions = [owner.production("a", {"v": 1}), owner.production("b", {"v": 2})]
+            commit.productions = [
+                owner.production("a", {"v": 1}),
+                owner.production(NEIGHBOUR, {"v": 2}),
+            ]
         if n == 2:
             commit.states = [owner.state("a", None), owner.state("a", None, "seen/x")]
             commit.timers = [owner.timer("a", None, "close")]

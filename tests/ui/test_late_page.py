@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import msgspec
 import pytest
 
 from millwheel.core.model import Key
-from millwheel.store.console.held_watermarks import Root
-from millwheel.ui.remedies import INCIDENTS, Facts, remedy_for
+from millwheel.store.console.held_watermarks import HolderRoot
+from millwheel.ui.remedies import INCIDENTS, LateFacts, remedy_for
 from tests.support.described_graphs import LINES_TO_COUNTS
 from tests.support.product import ROOT
 from tests.support.seen_pages import SeenPages
@@ -212,6 +213,10 @@ async def test_keys_are_hidden(owner: Owner, pages_of: PagesOf, postgres: Postgr
     for shown in (html, pages.get(f"/api{LATE}", step="count").text, pages.get("/").text):
         assert "secret" not in shown
         assert "hush" not in shown
+    begin = str(START)
+    await held(owner, timers=[owner.timer("secret", None, "hush")])
+    await held(owner, timers=[owner.timer("secret", START + 5, begin)])
+    assert f"timer {begin} (2023-11-14 22:13:20+00), due" in pages.text(f"{LATE}")
 
 
 def test_titles_of_incidents_are_those_of_the_documentation() -> None:
@@ -220,7 +225,33 @@ def test_titles_of_incidents_are_those_of_the_documentation() -> None:
     assert titles == {file: f"# {title}" for file, title in INCIDENTS.items()}
 
 
-FACTS = Facts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=True)
+async def test_cures_are_changes_with_their_fields_filled_in(
+    owner: Owner, pages: SeenPages
+) -> None:
+    letter = owner.dead_letter(1)._replace(parked="failed", watermark=0, hold=START)
+    await held(owner, dead_letters=[letter])
+    (cure,) = pages.json(LATE, step="count")["remedy"]["cures"]
+    assert "1 dead letter matches" in pages.foresee("wheel", cure["verb"], **cure["filters"])
+    html = pages.get(LATE, step="count").text
+    for page in ("key", "letters", "timers"):
+        (link,) = set(re.findall(rf'href="(/pipelines/wheel/{page}\?[^"]+)"', html))
+        assert pages.get(unescape(link)).status_code == 200
+    assert 'href="/pipelines/wheel/do/retry?' in html
+
+
+async def test_the_timer_that_holds_is_cancelled_by_its_button(
+    owner: Owner, pages: SeenPages, postgres: PostgresSite
+) -> None:
+    await held(owner, timers=[owner.timer("a", START + 5, "alarm")])
+    (cure,) = pages.json(LATE, step="count")["remedy"]["cures"]
+    assert "alarm" in pages.foresee("wheel", cure["verb"], **cure["filters"])
+    done = pages.carry_out("wheel", cure["verb"], reason="a test", **cure["filters"])
+    assert done.status_code == 303
+    asked = await postgres.query("SELECT verb, key::text, payload ->> 'tag' FROM {r}", r="request")
+    assert asked == [("cancel_timer", '"a"', "alarm")]
+
+
+FACTS = LateFacts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=True)
 
 
 @pytest.mark.parametrize(
@@ -233,13 +264,15 @@ FACTS = Facts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=True)
     ],
 )
 def test_what_to_do_about_the_newest_time_of_a_source(facts: dict[str, Any], says: str) -> None:
-    root = Root(kind="source", step="lines", what="lines.txt: newest seen time less the lateness")
+    root = HolderRoot(
+        kind="source", step="lines", what="lines.txt: newest seen time less the lateness"
+    )
     found = remedy_for(root, msgspec.structs.replace(FACTS, **facts))
     assert says in " ".join(found.advice)
 
 
 def test_a_paused_injector_without_a_worker_needs_both() -> None:
-    root = Root(kind="paused", step="lines", what="")
+    root = HolderRoot(kind="paused", step="lines", what="")
     found = remedy_for(root, msgspec.structs.replace(FACTS, has_worker=False))
     assert [one.command for one in found.commands] == [
         "millwheel resume wheel lines", "millwheel worker MODULE:PIPELINE",
@@ -248,14 +281,14 @@ def test_a_paused_injector_without_a_worker_needs_both() -> None:
 
 
 def test_a_moment_is_nothing_to_mend() -> None:
-    root = Root(kind="record", step="count", what="", key=7)
+    root = HolderRoot(kind="record", step="count", what="", key=7)
     usual = remedy_for(root, msgspec.structs.replace(FACTS, age_seconds=0.4))
     assert "nothing to do" in usual.advice[0]
     assert "nothing to do" not in remedy_for(root, FACTS).advice[0]
 
 
 def test_a_worker_that_is_blocked_comes_first() -> None:
-    root = Root(kind="record", step="count", what="", key=7)
+    root = HolderRoot(kind="record", step="count", what="", key=7)
     facts = msgspec.structs.replace(FACTS, blocked_by="count, at x.py:7", waits="a commit")
     texts = [one.text for one in remedy_for(root, facts).first]
     assert texts == [

@@ -12,9 +12,9 @@ import pytest
 
 from millwheel.core.codec import encode_key
 from millwheel.store.console import kept_letters
-from millwheel.ui.access import Access, Level, Viewer
-from millwheel.ui.pages import letters
-from millwheel.ui.pages.letters import LISTED
+from millwheel.ui.access import Level, Viewer, ViewerAccess
+from millwheel.ui.pages import letters_page as letters
+from millwheel.ui.pages.letters_page import LISTED
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite
 
@@ -418,13 +418,13 @@ async def test_a_record_or_row_is_set_aside(pages: SeenPages, postgres: Postgres
 def test_who_may_look_sees_no_buttons(
     pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite
 ) -> None:
-    looking = pages_of(postgres.schema.url, Access(everybody=Viewer("bob", Level.LOOK)))
+    looking = pages_of(postgres.schema.url, ViewerAccess(guests=Viewer("bob", Level.LOOK)))
     given: tuple[dict[str, Any], ...] = ({}, {"letter": 1})
     for filters in given:
         assert "do/" not in looking.get(PAGE, **filters).text
         assert "do/" in pages.get(PAGE, **filters).text
     assert looking.get(f"{PAGE}.jsonl").status_code == 200
-    nobody = pages_of(postgres.schema.url, Access(look_tokens=("t",)))
+    nobody = pages_of(postgres.schema.url, ViewerAccess(look_tokens=("t",)))
     assert nobody.get(f"{PAGE}.jsonl").status_code == 401
 
 

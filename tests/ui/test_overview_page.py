@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millwheel.ui.pages import PAGES
 from tests.support.described_graphs import LINES_TO_COUNTS
 from tests.support.seen_pages import SeenPages
 from tests.support.store_sites import COUNT, SECOND, START, Owner, PostgresSite, deploy
@@ -40,6 +41,8 @@ def wrong(pages: SeenPages) -> list[str]:
     text = pages.text("/")
     for trouble in found["troubles"]:
         assert trouble["text"] in text
+        if trouble["page"] is not None:
+            PAGES[trouble["page"]].read_filters(trouble["filters"])
     return [trouble["text"] for trouble in found["troubles"] if not is_held(trouble)]
 
 

@@ -19,7 +19,7 @@ from millwheel.errors import UsageError
 from millwheel.store.console.asked_question import AnswerLimits, ask
 from millwheel.store.console.migrate import migrate
 from millwheel.store.console.roles import Roles, make_roles
-from millwheel.ui.access import Access, Level, Viewer
+from millwheel.ui.access import Level, Viewer, ViewerAccess
 from millwheel.ui.line_chart import line_charts
 from millwheel.ui.pages import sql_page
 from tests.support.seen_pages import SeenPages, text_of
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.newest
 PagesOf = Callable[..., SeenPages]
 PAGE = "/pipelines/wheel/sql"
 PASSWORD = "a password of the tests"
-BOB = Access(everybody=Viewer("bob", Level.LOOK))
+BOB = ViewerAccess(guests=Viewer("bob", Level.LOOK))
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ async def test_nothing_can_be_changed_or_reached(
 def test_a_viewer_asks_with_the_rights_of_a_reader_only(
     schema: Schema, roles: Roles, pages_of: PagesOf
 ) -> None:
-    def state(url: str, access: Access = BOB, **options: Any) -> tuple[str, str]:
+    def state(url: str, access: ViewerAccess = BOB, **options: Any) -> tuple[str, str]:
         found = asked(pages_of(url, access, **options), "SELECT 1")
         return found["state"], found["words"]
 
@@ -361,9 +361,9 @@ def test_a_viewer_asks_with_the_rights_of_a_reader_only(
     assert (off, "it is a superuser" in words) == ("off", True)
     off, words = state(reader, redact=True)
     assert (off, "--redact" in words) == ("off", True)
-    assert state(as_login(schema, roles.owner), Access(everybody=Viewer("ann", Level.MEND)))[0] == (
-        "done"
-    )
+    assert state(as_login(schema, roles.owner), ViewerAccess(guests=Viewer("ann", Level.MEND)))[
+        0
+    ] == ("done")
     with psycopg.connect(schema.url, autocommit=True) as connection:
         login = f"{roles.reader}_eve"
         for right, taken, words in (

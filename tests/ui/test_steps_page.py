@@ -20,7 +20,7 @@ from millwheel.store.console.inspection import (
     SourceStatus,
 )
 from millwheel.ui.live_graph import live_graph
-from millwheel.ui.pages.steps import (
+from millwheel.ui.pages.steps_page import (
     StandingSteps,
     sources_left,
     undelivered,
@@ -85,6 +85,14 @@ async def test_a_worker_that_is_blocked_stops_its_steps(owner: Owner, pages: See
     assert "user code blocks the event loop" in text
     assert "at x.py:7" in text
     assert "waits for itself" not in text
+
+
+async def test_numbers_are_shown_where_keys_are_hidden(
+    owner: Owner, pages_of: PagesOf, postgres: PostgresSite
+) -> None:
+    await owner.store.heartbeat(owner.worker, 9.0, load(owner, queue=4))
+    html = pages_of(postgres.schema.url, redact=True).get(STEPS).text
+    assert "500 rows left" in html
 
 
 async def test_paused_steps_are_marked(
@@ -178,11 +186,11 @@ def test_what_is_left_to_read_is_that_of_all_partitions() -> None:
         SourceStatus("c", "1", False, None, None),
     ]
     a, b, c = sources_left(sources, {"b"})
-    assert (a.partitions, a.ended, a.rows, a.bytes, a.seconds_left, a.pending) == (
+    assert (a.partitions, a.ended, a.rows_left, a.bytes_left, a.seconds_left, a.pending) == (
         2, 1, 12, 120, 9.0, 4,
     )  # fmt: skip
-    assert (b.rows, b.bytes, b.paused) == (None, 8, True)
-    assert (c.rows, c.bytes, c.pending) == (None, None, 0)
+    assert (b.rows_left, b.bytes_left, b.paused) == (None, 8, True)
+    assert (c.rows_left, c.bytes_left, c.pending) == (None, None, 0)
 
 
 def test_what_is_undelivered_is_open_or_waits() -> None:

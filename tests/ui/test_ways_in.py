@@ -20,8 +20,8 @@ from millwheel.services.endpoint import Endpoint
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.administration import pause
 from millwheel.ui import app
-from millwheel.ui.access import LOOK_TOKENS, MEND_TOKENS, Access, Level, Proxy, Viewer
-from millwheel.ui.application import MOST_FORM_BYTES, Options
+from millwheel.ui.access import LOOK_TOKENS, MEND_TOKENS, Level, Proxy, Viewer, ViewerAccess
+from millwheel.ui.application import MOST_FORM_BYTES, PageOptions
 from millwheel.ui.pages import PAGES
 from millwheel.ui.security_headers import HEADERS
 from millwheel.ui.serving import PageServer, checked_prefix
@@ -144,7 +144,9 @@ def basic(text: str) -> str:
 def test_a_token(
     authorization: str | None, look: int, mend: int, shop: BrowsedStore, pages_of: PagesOf
 ) -> None:
-    tokens = Access(everybody=Viewer("", Level.NONE), look_tokens=("l00k",), mend_tokens=("m3nd",))
+    tokens = ViewerAccess(
+        guests=Viewer("", Level.NONE), look_tokens=("l00k",), mend_tokens=("m3nd",)
+    )
     seen = pages_of(shop.url, tokens)
     headers = {} if authorization is None else {"authorization": authorization.encode("latin-1")}
     for path, status in ((STEPS, look), (f"/api{LOG}", look), ("/metrics", look), (PAUSE, mend)):
@@ -162,14 +164,14 @@ def test_tokens_close_what_was_open(
     monkeypatch: pytest.MonkeyPatch, shop: BrowsedStore, pages_of: PagesOf
 ) -> None:
     monkeypatch.setenv(LOOK_TOKENS, "one two")
-    access = Access.from_environment(everybody=ANN)
+    access = ViewerAccess.from_environment(guests=ANN)
     assert not access.is_open
     seen = pages_of(shop.url, access)
     assert seen.get(STEPS).status_code == 401
     assert seen.get(STEPS, {"authorization": "Bearer two"}).status_code == 200
     monkeypatch.setenv(MEND_TOKENS, " ")
     with pytest.raises(UsageError, match="no token in it"):
-        Access.from_environment()
+        ViewerAccess.from_environment()
 
 
 # -- a proxy that knows its users ------------------------------------------------------------
@@ -193,7 +195,7 @@ def test_the_header_of_a_proxy(
     pages_of: PagesOf,
 ) -> None:  # fmt: skip
     proxy = Proxy.parse(addresses, "X-Forwarded-User", "ann, cat")
-    seen = pages_of(shop.url, Access.from_environment(everybody=ANN, proxy=proxy))
+    seen = pages_of(shop.url, ViewerAccess.from_environment(guests=ANN, proxy=proxy))
     assert seen.get(STEPS, headers).status_code == look
     assert seen.get(PAUSE, headers).status_code == mend
 
@@ -210,7 +212,7 @@ def test_a_wrong_address_of_a_proxy() -> None:
 def test_who_may_look_sees_no_change_and_makes_none(
     verb: str, shop: BrowsedStore, pages_of: PagesOf, nothing_changes: None
 ) -> None:
-    looking = pages_of(shop.url, Access(everybody=BOB))
+    looking = pages_of(shop.url, ViewerAccess(guests=BOB))
     path = f"/pipelines/{SHOP}/do/{verb}"
     for answer in (looking.get(path), looking.carry_out(SHOP, verb, reason="x", step="check")):
         assert answer.status_code == 403
@@ -221,7 +223,7 @@ def test_who_may_look_sees_no_change_and_makes_none(
 def test_no_page_offers_a_change_to_those_who_may_look(
     shop: BrowsedStore, pages_of: PagesOf
 ) -> None:
-    looking = pages_of(shop.url, Access(everybody=BOB))
+    looking = pages_of(shop.url, ViewerAccess(guests=BOB))
     found = crawl(looking.client, "/")
     assert len(found) > len(PAGES)
     for address, answer in found.items():
@@ -511,9 +513,9 @@ def test_an_application_says_who_may_look(
     with pytest.raises(UsageError, match="nothing says who may look"):
         app(shop.url)
     with pytest.raises(UsageError, match="'admin' is no level: none, look, mend"):
-        app(shop.url, everybody="admin")  # type: ignore[arg-type]
+        app(shop.url, guests="admin")  # type: ignore[arg-type]
     with pytest.raises(UsageError):
-        app("mysql://x", everybody="look")
+        app("mysql://x", guests="look")
     monkeypatch.setenv(MEND_TOKENS, "m3nd")
     with served(app(shop.url)) as client:
         assert client.get("/").status_code == 401
@@ -538,17 +540,17 @@ def test_an_application_knows_its_users(shop: BrowsedStore) -> None:
                 assert answer.status_code == status, name
                 assert "s3cret" not in answer.text
                 assert_safe(answer)
-    with served(app(shop.url, viewer=viewer, everybody="look")) as client:
+    with served(app(shop.url, viewer=viewer, guests="look")) as client:
         assert client.get(LOG).status_code == 200
         assert client.get(PAUSE).status_code == 403
 
 
 def test_an_application_of_one_pipeline_that_hides(shop: BrowsedStore) -> None:
-    with served(app(shop.url, SHOP, everybody="look", redact=True)) as client:
+    with served(app(shop.url, SHOP, guests="look", redact=True)) as client:
         assert client.get(LOG).status_code == 200
         assert "(hidden)" in client.get(f"/api{LOG}").text
         assert client.get("/pipelines/other").status_code == 404
-    with served(app(shop.url, "other", everybody="look")) as client:
+    with served(app(shop.url, "other", guests="look")) as client:
         assert client.get(LOG).status_code == 404
         assert "add_up" not in client.get("/").text
 
@@ -558,7 +560,7 @@ def test_an_application_that_is_gone_leaves_its_store(
 ) -> None:
     closed: list[VisitedStore] = []
     monkeypatch.setattr(VisitedStore, "close", lambda store: closed.append(store))
-    made = app(shop.url, everybody="look")
+    made = app(shop.url, guests="look")
     assert closed == []
     del made
     gc.collect()
@@ -569,7 +571,7 @@ def test_an_open_page_listens_on_this_machine_only(shop: BrowsedStore) -> None:
     store = VisitedStore(StoreAddress.parse(shop.url))
     for address in (Endpoint("0.0.0.0"), Endpoint("192.0.2.1"), Endpoint("::")):
         with pytest.raises(UsageError, match="anybody who reaches this address"):
-            PageServer(address, store, Access(everybody=BOB), Options())
+            PageServer(address, store, ViewerAccess(guests=BOB), PageOptions())
 
 
 # -- slow clients ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup,
 from millwheel.cli.printing import print_json
 from millwheel.core.typed_values import key_of
 from millwheel.errors import UsageError
-from millwheel.store.console.one_key import Page
+from millwheel.store.console.one_key import KeyPart
 
 app = typer.Typer()
 state = group(app, "state")
@@ -68,14 +68,14 @@ def get_state(
     common: CommonOptions,
 ) -> None:
     """Show the state, the timers and the pending records of a key."""
-    page = Page(limit, skip)
+    part = KeyPart(limit, skip)
     with inspecting(common) as inspection:
         name = inspection.choose(pipeline)
-        found = inspection.key(name, one.computation, key_of(one.key), page)
+        found = inspection.key(name, one.computation, key_of(one.key), part)
     if as_json:
         print_json(found)
     else:
-        print_key(found, page)
+        print_key(found, part)
 
 
 @command(

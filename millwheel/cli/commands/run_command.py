@@ -40,6 +40,16 @@ class RunInputOptions(InputOptions):
     inject_twice: Annotated[bool, typer.Option("--inject-twice", hidden=True)] = False
 
 
+@dataclass(frozen=True)
+class RunServingOptions(ServingOptions):
+    ui: Annotated[
+        bool,
+        typer.Option(
+            "--ui", help="Serve pages that show it, as `millwheel ui` does, while it runs."
+        ),
+    ] = False
+
+
 @command(
     app,
     examples=[
@@ -51,19 +61,13 @@ class RunInputOptions(InputOptions):
 def run(
     target: Target,
     inputs: RunInputOptions,
-    serving: ServingOptions,
+    serving: RunServingOptions,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1, max=64, metavar="N", help="Run in N processes. Default: in this process."
         ),
     ] = None,
-    ui: Annotated[
-        bool,
-        typer.Option(
-            "--ui", help="Serve pages that show it, as `millwheel ui` does, while it runs."
-        ),
-    ] = False,
     as_json: Json = False,
     *,
     common: CommonOptions,
@@ -73,7 +77,10 @@ def run(
     if workers is not None:
         _refuse_for_crew(inputs, serving)
     http, ingestion = serving.endpoint(), serving.ingestion()
-    with opened_for(pipeline.name, common) as presence, _page(pipeline, presence, wanted=ui):
+    with (
+        opened_for(pipeline.name, common) as presence,
+        _page(pipeline, presence, wanted=serving.ui),
+    ):
         log_boundedness(pipeline, keep_open=inputs.keep_open)
         log_doubts(pipeline)
         work = (

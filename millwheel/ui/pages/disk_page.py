@@ -1,4 +1,4 @@
-"""*What is on disk?* Bytes by kind, and the reasons why they are kept."""
+"""The page of the disk: bytes by kind, and the reasons why they are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeptPast(msgspec.Struct, frozen=True):
     """records, last commit, fold or reader."""
     what: str | None
     detail: str | None
-    """In place of `what`: a reader, with its statement."""
+    """A reader, with its statement."""
     since: str | None
 
 

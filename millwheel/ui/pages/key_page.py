@@ -1,4 +1,4 @@
-"""*What about this key?* Its state, timers, records, dead letters and history, at one moment."""
+"""The page of a key: its state, timers, records, dead letters and history, at one moment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from millwheel.store.console.asking import LetterFilter
 from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.kept_letters import DeadLetterEntry
 from millwheel.store.console.key_history import KeyHistory, history_of_key
-from millwheel.store.console.one_key import KeyStatus, TimerPlace
-from millwheel.store.console.one_key import Page as KeyPart
+from millwheel.store.console.one_key import KeyPart, KeyStatus, TimerPlace
 from millwheel.store.console.some_keys import BEGINNING, KeyCursor, keyed_steps, some_keys
 from millwheel.store.console.step_names import name_of_step
 from millwheel.ui.page import Page

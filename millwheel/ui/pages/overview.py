@@ -1,4 +1,4 @@
-"""*How is it?* All pipelines of the store, and what is wrong with them, in words."""
+"""*How is it?* All pipelines of the store, and their troubles in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from millwheel.store.console.inspection import Inspection, PipelineStatus, SparkQueryStatus
 from millwheel.ui.page import NoFilters, Page
-from millwheel.ui.pages.steps import whole_rate
+from millwheel.ui.pages.steps_page import whole_rate
 from millwheel.ui.rate_history import WHOLE, RateHistory, RatePoint
 from millwheel.ui.troubles import Trouble, troubles_of
 

@@ -1,4 +1,4 @@
-"""*What is to come?* Pending timers by their time, by step, and those that are overdue."""
+"""The page of timers: Pending timers by their time, by step, and those that are overdue."""
 
 from __future__ import annotations
 

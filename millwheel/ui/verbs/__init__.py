@@ -7,8 +7,8 @@ from typing import Any
 from millwheel.ui.verb import Verb
 from millwheel.ui.verbs.injectors import PAUSE, RESUME
 from millwheel.ui.verbs.interval_verbs import MERGE, MOVE, SPLIT, UNPIN
-from millwheel.ui.verbs.key_changes import CANCEL_TIMER, DELETE_STATE, FIRE_TIMER, SET_STATE
-from millwheel.ui.verbs.letter_changes import DISCARD, EDIT, RETRY, SET_ASIDE, WITHDRAW
+from millwheel.ui.verbs.key_verbs import CANCEL_TIMER, DELETE_STATE, FIRE_TIMER, SET_STATE
+from millwheel.ui.verbs.letter_verbs import DISCARD, EDIT, RETRY, SET_ASIDE, WITHDRAW
 
 VERBS: dict[str, Verb[Any]] = {
     verb.name: verb
@@ -20,13 +20,13 @@ VERBS: dict[str, Verb[Any]] = {
         DISCARD,
         SET_ASIDE,
         WITHDRAW,
-        MOVE,
-        UNPIN,
-        SPLIT,
-        MERGE,
         SET_STATE,
         DELETE_STATE,
         CANCEL_TIMER,
         FIRE_TIMER,
+        MOVE,
+        UNPIN,
+        SPLIT,
+        MERGE,
     )
 }

@@ -7,10 +7,10 @@ import msgspec
 from millwheel.errors import UsageError
 from millwheel.store.console.administration import pause
 from millwheel.store.console.asking import Actor
-from millwheel.ui.verb import Asked, Desk, Foreseen, FormField, Verb
+from millwheel.ui.verb import Asked, Foreseen, FormField, Verb, VerbDesk
 
 
-class Injector(msgspec.Struct, frozen=True):
+class InjectorForm(msgspec.Struct, frozen=True):
     step: str | None = None
     """None: all injectors."""
 
@@ -22,7 +22,7 @@ def _nothing(*, paused: bool) -> str:
     return f"nothing would change: {'paused' if paused else 'running'} already"
 
 
-def _foresee(desk: Desk, form: Injector, *, paused: bool) -> Foreseen:
+def _foresee(desk: VerbDesk, form: InjectorForm, *, paused: bool) -> Foreseen:
     with desk.inspecting() as inspection:
         status = inspection.status(desk.pipeline)
     known = [one for one in status.computations if one.kind == "injector"]
@@ -38,18 +38,18 @@ def _foresee(desk: Desk, form: Injector, *, paused: bool) -> Foreseen:
     return Foreseen([f"{'pauses' if paused else 'resumes'} {', '.join(changed)}", rest])
 
 
-def _verb(name: str, title: str, *, paused: bool) -> Verb[Injector]:
-    def foresee(desk: Desk, form: Injector) -> Foreseen:
+def _verb(name: str, title: str, *, paused: bool) -> Verb[InjectorForm]:
+    def foresee(desk: VerbDesk, form: InjectorForm) -> Foreseen:
         return _foresee(desk, form, paused=paused)
 
-    def carry_out(desk: Desk, actor: Actor, form: Injector) -> Asked:
+    def carry_out(desk: VerbDesk, actor: Actor, form: InjectorForm) -> Asked:
         names = [] if form.step is None else [form.step]
         found = pause(desk.url, desk.pipeline, names, paused=paused, actor=actor)
         if not found.changed:
             raise UsageError(_nothing(paused=paused))
         return Asked(None)
 
-    return Verb(name, title, Injector, foresee, carry_out, STEP)
+    return Verb(name, title, InjectorForm, foresee, carry_out, STEP)
 
 
 PAUSE = _verb("pause", "Pause injectors", paused=True)

@@ -22,7 +22,7 @@ from millwheel.services.operating import (
 )
 from millwheel.store.console.asking import Actor
 from millwheel.store.port.placement import PlacedInterval, Placement
-from millwheel.ui.verb import Asked, Desk, Foreseen, FormField, Verb
+from millwheel.ui.verb import Asked, Foreseen, FormField, Verb, VerbDesk
 
 HAND_OVER = (
     "Its owner finishes the work that it has begun and commits it; records for the interval wait "
@@ -63,7 +63,7 @@ INTERVAL = FormField("interval", "number", "its number on the page of workers")
 # -- foreseen effects -----------------------------------------------------------------------------
 
 
-def _foresee_move(desk: Desk, form: MovedInterval) -> Foreseen:
+def _foresee_move(desk: VerbDesk, form: MovedInterval) -> Foreseen:
     placement = _placement(desk)
     if form.to is None:
         row = find(placement, form.interval)
@@ -93,7 +93,7 @@ def _foresee_move(desk: Desk, form: MovedInterval) -> Foreseen:
     )
 
 
-def _foresee_unpin(desk: Desk, form: FreedInterval) -> Foreseen:
+def _foresee_unpin(desk: VerbDesk, form: FreedInterval) -> Foreseen:
     row = find(_placement(desk), form.interval)
     if not row.pinned:
         return Foreseen([f"nothing would change: {_named(row)} is not pinned"], False)
@@ -105,7 +105,7 @@ def _foresee_unpin(desk: Desk, form: FreedInterval) -> Foreseen:
     )
 
 
-def _foresee_split(desk: Desk, form: CutInterval) -> Foreseen:
+def _foresee_split(desk: VerbDesk, form: CutInterval) -> Foreseen:
     placement = _placement(desk)
     at = splitting(placement, form.interval, form.at).at
     row = find(placement, form.interval)
@@ -119,7 +119,7 @@ def _foresee_split(desk: Desk, form: CutInterval) -> Foreseen:
     )
 
 
-def _foresee_merge(desk: Desk, form: JoinedIntervals) -> Foreseen:
+def _foresee_merge(desk: VerbDesk, form: JoinedIntervals) -> Foreseen:
     placement = _placement(desk)
     request = merging(placement, form.lower, form.upper)
     lower, upper = find(placement, form.lower), find(placement, form.upper)
@@ -135,7 +135,7 @@ def _foresee_merge(desk: Desk, form: JoinedIntervals) -> Foreseen:
     return Foreseen(lines)
 
 
-def _placement(desk: Desk) -> Placement:
+def _placement(desk: VerbDesk) -> Placement:
     with desk.inspecting() as inspection:
         inspection.require_owners(desk.pipeline)
     return placement_of(desk.url, desk.pipeline)
@@ -166,7 +166,7 @@ def _owner(row: PlacedInterval) -> str:
 # -- doing it -------------------------------------------------------------------------------------
 
 
-def _move(desk: Desk, actor: Actor, form: MovedInterval) -> Asked:
+def _move(desk: VerbDesk, actor: Actor, form: MovedInterval) -> Asked:
     if form.to is None:
         raise UsageError("name the worker that should have it")
     to = choose_worker(_placement(desk), form.to).id
@@ -176,19 +176,19 @@ def _move(desk: Desk, actor: Actor, form: MovedInterval) -> Asked:
     )
 
 
-def _unpin(desk: Desk, actor: Actor, form: FreedInterval) -> Asked:
+def _unpin(desk: VerbDesk, actor: Actor, form: FreedInterval) -> Asked:
     noted = Noted("move_interval", {"interval": form.interval, "to": None})
     return _changed(desk, actor, noted, lambda operator: operator.unpin(form.interval))
 
 
-def _split(desk: Desk, actor: Actor, form: CutInterval) -> Asked:
+def _split(desk: VerbDesk, actor: Actor, form: CutInterval) -> Asked:
     noted = Noted("split_interval", {"interval": form.interval, "at": form.at})
     return _changed(
         desk, actor, noted, lambda operator: operator.split(form.interval, form.at, WAIT_SECONDS)
     )
 
 
-def _merge(desk: Desk, actor: Actor, form: JoinedIntervals) -> Asked:
+def _merge(desk: VerbDesk, actor: Actor, form: JoinedIntervals) -> Asked:
     noted = Noted("merge_intervals", {"lower": form.lower, "upper": form.upper})
     return _changed(
         desk, actor, noted, lambda operator: operator.merge(form.lower, form.upper, WAIT_SECONDS)
@@ -196,7 +196,7 @@ def _merge(desk: Desk, actor: Actor, form: JoinedIntervals) -> Asked:
 
 
 def _changed(
-    desk: Desk, actor: Actor, noted: Noted, work: Callable[[Operator], Awaitable[Any]]
+    desk: VerbDesk, actor: Actor, noted: Noted, work: Callable[[Operator], Awaitable[Any]]
 ) -> Asked:
     with desk.inspecting() as inspection:
         inspection.require_owners(desk.pipeline)
@@ -208,7 +208,7 @@ def _changed(
     except StoreError as error:  # most often an operator's login: it may not place intervals
         raise UsageError(
             f"{error}\nIntervals are placed by the owner of the pipeline: start the pages with "
-            "an owner's login in MILLWHEEL_UI_MENDING_STORE, or use millwheel intervals as one"
+            "an owner's login in MILLWHEEL_UI_OPERATOR_STORE, or use millwheel intervals as one"
         ) from error
     return Asked(None, "workers")
 

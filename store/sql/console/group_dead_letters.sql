@@ -6,7 +6,7 @@ FROM (
     SELECT d.computation, d.kind, count(*) AS letters, count(DISTINCT d.key) AS keys, min(d.id) AS oldest,
            max(d.stamp) AS newest, count(*) OVER () AS all_groups, (sum(count(*)) OVER ())::bigint AS all_letters
     FROM (
-        SELECT f.computation, regexp_replace(f.error, '[0-9]+', 'N', 'g') AS kind, f.key, f.id, f.stamp
+        SELECT f.computation, regexp_replace(f.error COLLATE "C", '[0-9]+', 'N', 'g') AS kind, f.key, f.id, f.stamp
         {matching_letters}
     ) AS d
     GROUP BY d.computation, d.kind

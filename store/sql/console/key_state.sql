@@ -1,16 +1,21 @@
 -- The state of one key: the state object, a page of the entries of its collections, and the number of all entries, up to
--- a limit. As {state_of}, which reads all entries.
+-- a limit. As {state_of}, which reads all entries; of commits without the slot, it reads no keys.
 WITH tail AS MATERIALIZED (
-    SELECT DISTINCT ON (c.entry) c.entry, c.value, c.version
+    SELECT DISTINCT ON (e.entry) e.entry, e.value, c.version
     FROM {fold} AS f
     CROSS JOIN LATERAL (
-        SELECT * FROM {state_changes} AS r
+        SELECT * FROM {state_change} AS r
         WHERE r.interval_id = f.interval_id AND r.n > f.through AND r.n < f.through + 1000000000
         OFFSET 0
     ) AS c
-    WHERE f.interval_id = %(interval_id)s
-      AND c.slot = %(slot)s AND c.computation = %(computation_id)s AND c.key = %(key)s
-    ORDER BY c.entry, c.n DESC
+    CROSS JOIN LATERAL (
+        SELECT u.key, coalesce(u.entry, '' COLLATE "C") AS entry, u.value
+        FROM unnest(c.keys, c.entries, c.values) AS u (key, entry, value)
+    ) AS e
+    WHERE f.interval_id = %(interval_id)s AND c.computation = %(computation_id)s
+      AND %(slot)s = ANY(c.slots)
+      AND e.key = %(key)s
+    ORDER BY e.entry, c.n DESC
 ), plain AS (
     SELECT s.entry, s.value, s.version
     FROM {state} AS s

@@ -16,13 +16,13 @@ from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.one_key import KeyStatus, due_of_timer
 from millwheel.store.console.step_names import name_of_step
 from millwheel.ui.hiding import VALUE
-from millwheel.ui.verb import Asked, Desk, Foreseen, FormField, Verb
+from millwheel.ui.verb import Asked, Foreseen, FormField, Verb, VerbDesk
 
 SHOWN_CHARACTERS = 4_000
 """Of a state, before and after."""
 
 
-class StateChange(msgspec.Struct, frozen=True):
+class StateChangeForm(msgspec.Struct, frozen=True):
     step: str
     key: str
     """As JSON, or a plain text."""
@@ -40,7 +40,7 @@ class StateChange(msgspec.Struct, frozen=True):
         return _given({"merge": self.merge, "value": self.value, "if": self.condition})
 
 
-class StateDeletion(msgspec.Struct, frozen=True):
+class StateDeletionForm(msgspec.Struct, frozen=True):
     step: str
     key: str
     condition: str | None = None
@@ -62,7 +62,7 @@ class OneTimerForm(msgspec.Struct, frozen=True):
 
 NEEDS_CHANGES = "write the fields to change, or the whole new state"
 
-KeyForm = StateChange | StateDeletion | OneTimerForm
+KeyForm = StateChangeForm | StateDeletionForm | OneTimerForm
 
 FIELD_NAMES = {"merge": "changes", "value": "new state", "if": "condition"}
 
@@ -108,7 +108,7 @@ def _given(fields: dict[str, str | None]) -> dict[str, Any]:
     }
 
 
-def _ask(desk: Desk, actor: Actor, verb: str, form: KeyForm) -> Asked:
+def _ask(desk: VerbDesk, actor: Actor, verb: str, form: KeyForm) -> Asked:
     """Ask the owner of a key, as the command does."""
     key, payload = key_of(form.key), form.payload()
     with desk.asking_owners() as asking:
@@ -116,7 +116,7 @@ def _ask(desk: Desk, actor: Actor, verb: str, form: KeyForm) -> Asked:
     return Asked(batch, filters={"batch": batch})
 
 
-def _look(inspection: Inspection, desk: Desk, form: KeyForm) -> tuple[KeyStatus, list[str]]:
+def _look(inspection: Inspection, desk: VerbDesk, form: KeyForm) -> tuple[KeyStatus, list[str]]:
     """The key, and words about its owner. `UsageError` if no owner could ever carry it out."""
     inspection.require_owners(desk.pipeline)
     found = inspection.key(desk.pipeline, form.step, key_of(form.key))
@@ -136,7 +136,7 @@ def _about_owner(found: KeyStatus) -> Iterator[str]:
 # -- state ---------------------------------------------------------------------------------------
 
 
-def _foresee_state(desk: Desk, form: StateChange) -> Foreseen:
+def _foresee_state(desk: VerbDesk, form: StateChangeForm) -> Foreseen:
     nothing_yet = form.merge is None and form.value is None
     payload = {} if nothing_yet else form.payload()
     with desk.inspecting() as inspection:
@@ -161,7 +161,7 @@ def _foresee_state(desk: Desk, form: StateChange) -> Foreseen:
     return Foreseen([now, becomes, rules, *words])
 
 
-def _foresee_deletion(desk: Desk, form: StateDeletion) -> Foreseen:
+def _foresee_deletion(desk: VerbDesk, form: StateDeletionForm) -> Foreseen:
     payload = form.payload()
     with desk.inspecting() as inspection:
         found, words = _look(inspection, desk, form)
@@ -195,7 +195,7 @@ DOES_NOT_HOLD = "the condition does not hold"
 class _Shown:
     """Writes states as JSON of limited length, unless the pages hide values."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: VerbDesk) -> None:
         self._hides = desk.redacts
 
     def __call__(self, state: Any) -> str:
@@ -208,7 +208,7 @@ class _Shown:
 # -- timers --------------------------------------------------------------------------------------
 
 
-def _foresee_timer(desk: Desk, form: OneTimerForm, *, fires: bool) -> Foreseen:
+def _foresee_timer(desk: VerbDesk, form: OneTimerForm, *, fires: bool) -> Foreseen:
     with desk.inspecting() as inspection:
         found, words = _look(inspection, desk, form)
         due = _due(inspection, desk.pipeline, form, key_of(form.key))
@@ -230,40 +230,40 @@ def _due(inspection: Inspection, pipeline: str, form: OneTimerForm, key: Key) ->
     return due_of_timer(inspection.connection, pipeline, name, key, (form.kind, form.tag))
 
 
-def _foresee_firing(desk: Desk, form: OneTimerForm) -> Foreseen:
+def _foresee_firing(desk: VerbDesk, form: OneTimerForm) -> Foreseen:
     return _foresee_timer(desk, form, fires=True)
 
 
-def _foresee_cancelling(desk: Desk, form: OneTimerForm) -> Foreseen:
+def _foresee_cancelling(desk: VerbDesk, form: OneTimerForm) -> Foreseen:
     return _foresee_timer(desk, form, fires=False)
 
 
 # -- the verbs -----------------------------------------------------------------------------------
 
 
-def _set_state(desk: Desk, actor: Actor, form: StateChange) -> Asked:
+def _set_state(desk: VerbDesk, actor: Actor, form: StateChangeForm) -> Asked:
     return _ask(desk, actor, "set_state", form)
 
 
-def _delete_state(desk: Desk, actor: Actor, form: StateDeletion) -> Asked:
+def _delete_state(desk: VerbDesk, actor: Actor, form: StateDeletionForm) -> Asked:
     return _ask(desk, actor, "delete_state", form)
 
 
-def _cancel_timer(desk: Desk, actor: Actor, form: OneTimerForm) -> Asked:
+def _cancel_timer(desk: VerbDesk, actor: Actor, form: OneTimerForm) -> Asked:
     return _ask(desk, actor, "cancel_timer", form)
 
 
-def _fire_timer(desk: Desk, actor: Actor, form: OneTimerForm) -> Asked:
+def _fire_timer(desk: VerbDesk, actor: Actor, form: OneTimerForm) -> Asked:
     return _ask(desk, actor, "fire_timer", form)
 
 
 SET_STATE = Verb(
-    "set_state", "Change the state", StateChange, _foresee_state, _set_state, STATE_LABELS
+    "set_state", "Change the state", StateChangeForm, _foresee_state, _set_state, STATE_LABELS
 )
 DELETE_STATE = Verb(
     "delete_state",
     "Delete the state",
-    StateDeletion,
+    StateDeletionForm,
     _foresee_deletion,
     _delete_state,
     {**STEP_AND_KEY, **CONDITION},

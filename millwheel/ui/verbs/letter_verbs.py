@@ -14,8 +14,8 @@ from millwheel.core.typed_values import key_of, typed_json
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import ITEM, Actor, LetterFilter, MatchedLetters
 from millwheel.store.console.kept_letters import DeadLetterEntry
-from millwheel.ui.pages.letters import letter_filter
-from millwheel.ui.verb import Asked, Desk, Foreseen, FormField, Further, Verb
+from millwheel.ui.pages.letters_page import letter_filter
+from millwheel.ui.verb import Asked, Foreseen, FormField, Further, Verb, VerbDesk
 
 WHICH = {
     "ids": FormField("numbers", hint="of dead letters, separated by commas or spaces"),
@@ -56,7 +56,7 @@ def _numbers(text: str) -> list[int]:
     return list(map(int, found))
 
 
-def _match(desk: Desk, wanted: LetterFilter) -> MatchedLetters:
+def _match(desk: VerbDesk, wanted: LetterFilter) -> MatchedLetters:
     with desk.asking() as asking:
         return asking.match(wanted)
 
@@ -69,7 +69,7 @@ class RetriedLetters(WhichLetters, frozen=True, kw_only=True):
     """Letters a second; None: as fast as their owners can."""
 
 
-def _foresee_retry(desk: Desk, form: RetriedLetters) -> Foreseen:
+def _foresee_retry(desk: VerbDesk, form: RetriedLetters) -> Foreseen:
     _require_rate(form.rate)
     wanted = _required(form, "retry")
     with desk.inspecting() as inspection:
@@ -92,7 +92,7 @@ def _require_rate(rate: float | None) -> None:
         raise UsageError(f"the rate is in letters a second, 0.001 or more, and not {rate:g}")
 
 
-def _retry(desk: Desk, actor: Actor, form: RetriedLetters) -> Asked:
+def _retry(desk: VerbDesk, actor: Actor, form: RetriedLetters) -> Asked:
     _require_rate(form.rate)
     wanted = _required(form, "retry")
     with desk.asking_owners() as asking:
@@ -130,7 +130,7 @@ class EditedLetter(msgspec.Struct, frozen=True):
     """JSON; None: not given yet."""
 
 
-def _foresee_edit(desk: Desk, form: EditedLetter) -> Foreseen:
+def _foresee_edit(desk: VerbDesk, form: EditedLetter) -> Foreseen:
     with desk.inspecting() as inspection:
         inspection.require_owners(desk.pipeline)
         letter = inspection.letters(desk.pipeline).one(form.letter)
@@ -154,7 +154,7 @@ def _require_value(letter: DeadLetterEntry) -> None:
     if letter.key is None:
         raise UsageError(
             f"dead letter {letter.id} is a row of a source that could not be read: no key owns it. "
-            "Mend the row, send it again, and discard the letter"
+            "Correct the row, send it again, and discard the letter"
         )
     if letter.stream == "timer":
         raise UsageError(f"dead letter {letter.id} is a timer, which has no value: retry it")
@@ -176,7 +176,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _edit(desk: Desk, actor: Actor, form: EditedLetter) -> Asked:
+def _edit(desk: VerbDesk, actor: Actor, form: EditedLetter) -> Asked:
     if form.value is None:
         raise UsageError("give the record another value, as JSON")
     value = typed_json(form.value, "value")
@@ -216,7 +216,7 @@ def _discarded(form: DiscardedLetters) -> LetterFilter:
     return wanted._replace(waiting=form.waiting, up_to=form.up_to)
 
 
-def _require_found(desk: Desk, wanted: LetterFilter, matched: MatchedLetters) -> None:
+def _require_found(desk: VerbDesk, wanted: LetterFilter, matched: MatchedLetters) -> None:
     missing = wanted.missing(matched.ids)
     if missing:
         raise UsageError(
@@ -225,7 +225,7 @@ def _require_found(desk: Desk, wanted: LetterFilter, matched: MatchedLetters) ->
         )
 
 
-def _foresee_discard(desk: Desk, form: DiscardedLetters) -> Foreseen:
+def _foresee_discard(desk: VerbDesk, form: DiscardedLetters) -> Foreseen:
     wanted = _discarded(form)
     with desk.asking() as asking:
         matched = asking.match(wanted)
@@ -260,7 +260,7 @@ def _copies(form: DiscardedLetters) -> tuple[Further, ...]:
     return (Further(what, "letters.jsonl", filters),)
 
 
-def _discard(desk: Desk, actor: Actor, form: DiscardedLetters) -> Asked:
+def _discard(desk: VerbDesk, actor: Actor, form: DiscardedLetters) -> Asked:
     wanted = _discarded(form)
     with desk.inspecting() as inspection:
         inspection.require_current(desk.pipeline)
@@ -316,7 +316,7 @@ def _require_item(form: SetAsideItem) -> None:
         )
 
 
-def _foresee_aside(desk: Desk, form: SetAsideItem) -> Foreseen:
+def _foresee_aside(desk: VerbDesk, form: SetAsideItem) -> Foreseen:
     _require_item(form)
     with desk.inspecting() as inspection:
         inspection.require_current(desk.pipeline)
@@ -339,7 +339,7 @@ def _foresee_aside(desk: Desk, form: SetAsideItem) -> Foreseen:
     )
 
 
-def _set_aside(desk: Desk, actor: Actor, form: SetAsideItem) -> Asked:
+def _set_aside(desk: VerbDesk, actor: Actor, form: SetAsideItem) -> Asked:
     _require_item(form)
     with desk.inspecting() as inspection:
         inspection.require_current(desk.pipeline)
@@ -375,7 +375,7 @@ class WithdrawnBatch(msgspec.Struct, frozen=True):
     batch: int
 
 
-def _foresee_withdrawal(desk: Desk, form: WithdrawnBatch) -> Foreseen:
+def _foresee_withdrawal(desk: VerbDesk, form: WithdrawnBatch) -> Foreseen:
     with desk.inspecting() as inspection:
         found = inspection.log(desk.pipeline).outcomes(form.batch)
     if not found.open:
@@ -390,7 +390,7 @@ def _foresee_withdrawal(desk: Desk, form: WithdrawnBatch) -> Foreseen:
     )
 
 
-def _withdraw(desk: Desk, actor: Actor, form: WithdrawnBatch) -> Asked:
+def _withdraw(desk: VerbDesk, actor: Actor, form: WithdrawnBatch) -> Asked:
     with desk.asking() as asking:
         if not asking.withdraw(actor, form.batch):
             raise UsageError(f"batch {form.batch} has no open request any more")

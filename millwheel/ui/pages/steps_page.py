@@ -24,21 +24,21 @@ from millwheel.ui.troubles import Trouble, troubles_of_workers
 
 MUCH_RECORDS = 10
 MUCH_SECONDS = 5.0
-"""So much waits at a step that is marked: as many records, which take it so long at its rate."""
+"""Least number of records that wait at a marked step, and least time that it needs for them."""
 LITTLE = 0.1
-"""At each of the steps behind it waits at most this share of its records."""
+"""Most records that wait at each step behind it, as a share of its own."""
 
 
 class SourceLeft(msgspec.Struct, frozen=True):
-    """What an injector has left to read. None: not known."""
+    """The input that an injector has not read yet. None: not known."""
 
     step: str
     partitions: int
     ended: int
     """Partitions that are read to their ends."""
     paused: bool
-    rows: int | None
-    bytes: int | None
+    rows_left: int | None
+    bytes_left: int | None
     seconds_left: float | None
     """Time for these rows at the present rate, of the slowest partition."""
     pending: int
@@ -46,7 +46,7 @@ class SourceLeft(msgspec.Struct, frozen=True):
 
 
 class Undelivered(msgspec.Struct, frozen=True):
-    """Records that a sink outside the store has not got yet."""
+    """Records that are on their way to a sink outside the store."""
 
     step: str
     scopes: int
@@ -67,11 +67,11 @@ class StandingSteps(msgspec.Struct, frozen=True, kw_only=True):
     computations: list[ComputationStatus]
     """The steps, writers before readers."""
     stopped: list[Trouble]
-    """What stops a worker, and so all of its steps."""
+    """Reasons for which a worker, and so each of its steps, stands still."""
     waiting_for_themselves: dict[str, str]
-    """The steps for which the others wait, each with the reason in words."""
+    """The slow steps, for which the others wait, each with the reason in words."""
     marks: dict[str, list[str]]
-    """What is special about a step, in a few words."""
+    """Short words about steps that stand out."""
     sources: list[SourceLeft]
     sinks: list[Undelivered]
     boxes: list[Box]
@@ -119,9 +119,9 @@ def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StandingS
 def waiting_for_themselves(
     steps: Iterable[ComputationStatus], arrows: Iterable[Arrow]
 ) -> dict[str, str]:
-    """The steps at which much waits, and behind which little does: a faster one would help.
+    """The slow steps: many records wait at them, and few at the steps behind them.
 
-    A step in front of such a one has much waiting too, since it may not send more.
+    Many records also wait upstream of a slow step, which takes no more of them.
     """
     by_name = {one.name: one for one in steps}
     readers: dict[str, list[str]] = {}
@@ -146,7 +146,7 @@ def _has_much_waiting(one: ComputationStatus) -> bool:
 
 
 def _behind(step: str, readers: Mapping[str, list[str]]) -> set[str]:
-    """All steps that get what comes of a step's records."""
+    """All steps downstream of a step."""
     found: set[str] = set()
     left = list(readers.get(step, ()))
     while left:
@@ -175,7 +175,7 @@ def _marks(one: ComputationStatus, themselves: Mapping[str, str]) -> list[str]:
 
 
 def sources_left(sources: Iterable[SourceStatus], paused: Container[str]) -> list[SourceLeft]:
-    """What is left to read, by injector."""
+    """Input that is not read yet, by injector."""
     by_step: dict[str, list[SourceStatus]] = {}
     for source in sources:
         by_step.setdefault(source.computation, []).append(source)
@@ -206,7 +206,7 @@ def _sum(numbers: list[int | None]) -> int | None:
 
 
 def undelivered(sinks: Iterable[SinkStatus]) -> list[Undelivered]:
-    """What sinks outside the store have not got yet, by step."""
+    """Records on their way to sinks outside the store, by step."""
     by_step: dict[str, list[SinkStatus]] = {}
     for sink in sinks:
         by_step.setdefault(sink.computation, []).append(sink)

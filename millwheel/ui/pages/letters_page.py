@@ -16,8 +16,7 @@ from millwheel.store.console.kept_letters import (
     LetterGroups,
     ParkedKeyList,
 )
-from millwheel.store.console.one_key import KeyStatus
-from millwheel.store.console.one_key import Page as KeyPage
+from millwheel.store.console.one_key import KeyPart, KeyStatus
 from millwheel.ui.hiding import shown_figures
 from millwheel.ui.page import Download, Page, Visit
 
@@ -33,7 +32,7 @@ SHOWN_CHARACTERS = 300
 OTHERS = 10
 """Letters of the same key that are listed with one of them."""
 
-FIRST_OF_KEY = KeyPage(limit=10)
+FIRST_OF_KEY = KeyPart(limit=10)
 
 PORTION = 1_000
 """Letters of an export that one look reads."""

@@ -1,4 +1,4 @@
-"""*Why is it late?* The way from a step to what holds its low watermark, and the remedy."""
+"""*Why is it late?* The way from a step to the root that holds its low watermark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
-from millwheel.store.console.held_watermarks import DueNext, Root, due_next, root_of
+from millwheel.store.console.held_watermarks import DueNext, HolderRoot, due_next, root_of
 from millwheel.store.console.inspection import (
     BEGIN_OF_TIME,
     END_OF_TIME,
@@ -17,7 +17,7 @@ from millwheel.store.console.inspection import (
     PipelineStatus,
 )
 from millwheel.ui.page import Page
-from millwheel.ui.remedies import Facts, Remedy, remedy_for
+from millwheel.ui.remedies import LateFacts, Remedy, remedy_for
 
 
 class LateFilters(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class LateFilters(msgspec.Struct, frozen=True):
 
 
 class LateStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step with what holds it, for the list of all."""
+    """A step with its holder, for the list of all."""
 
     name: str
     label: str
@@ -63,7 +63,7 @@ class WhyLate(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the address names it; otherwise it is the one furthest behind."""
     path: list[StepOfPath]
     """From the step upstream to the one that has the root."""
-    root: Root | None
+    root: HolderRoot | None
     """None: nothing holds it back."""
     reader: StepOfPath | None
     """Of a record on its way: the step that has to take it."""
@@ -147,11 +147,13 @@ def _listed(one: ComputationStatus, labels: dict[str, str]) -> LateStep:
     )
 
 
-def _facts(status: PipelineStatus, root: Root, labels: dict[str, str], age: float | None) -> Facts:
+def _facts(
+    status: PipelineStatus, root: HolderRoot, labels: dict[str, str], age: float | None
+) -> LateFacts:
     running = [worker for worker in status.workers if worker.state == "running"]
     sources = [one for one in status.sources if one.computation == root.step]
     left: list[Any] = [None if one.flow is None else one.flow.lag_rows for one in sources]
-    return Facts(
+    return LateFacts(
         pipeline=status.name,
         labels=labels,
         age_seconds=age,
