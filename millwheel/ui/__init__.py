@@ -46,6 +46,15 @@ def app(
 ) -> Starlette:
     """The pages as an ASGI application, to be mounted in another one.
 
+    ```python
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+    from millwheel import ui
+
+    pages = ui.app("postgresql://db/shop", guests="look")
+    application = Starlette(routes=[Mount("/millwheel", pages)])
+    ```
+
     Args:
         store: as ``--store``: a directory or a Postgres URL; None: ``MILLWHEEL_STORE``, or
             ``.millwheel``. A reader's login is enough to look.
