@@ -14,9 +14,6 @@ FIELDS = TypeVar("FIELDS", bound=msgspec.Struct)
 
 MOST_FIELDS = 100
 
-LEAST_NUMBER, GREATEST_NUMBER = -(1 << 63), (1 << 63) - 1
-"""Of the integers that Postgres has."""
-
 
 def fields_of(encoded: str) -> dict[str, str]:
     """The fields of a query or of a form. `UsageError` for those that no page sends."""
@@ -45,11 +42,6 @@ def read_fields(given: Mapping[str, str], kind: type[FIELDS], place: str) -> FIE
             raise UsageError(f"{place} has no field {name!r}, but: {', '.join(known) or 'none'}")
     values = {name: value for name, value in given.items() if value != ""}
     try:
-        found = msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"{place}: a field is missing or wrong: {error}") from error
-    for name in known:
-        number = getattr(found, name)
-        if isinstance(number, int) and not LEAST_NUMBER <= number <= GREATEST_NUMBER:
-            raise UsageError(f"{place}: {name} has a number that Postgres cannot have: {number}")
-    return found
