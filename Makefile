@@ -6,7 +6,7 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo kill9 docs docs-check test quick sim campaign lint check bench soak release-check lock versions
+.PHONY: help setup demo kill9 docs pages-check test quick sim campaign lint check bench soak release-check lock versions
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -48,8 +48,8 @@ docs: setup ## build the docs site in build/docs; warnings are errors
 	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html docs build/docs $(ARGS)
 	@echo build/docs/index.html
 
-docs-check: setup ## build the docs site, and run what its longest pages show
-	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --max-worker-restart=0 -m "pages and not soak" tests/docs $(ARGS)
+pages-check: setup ## build the docs site, run its longest pages, look at `millwheel ui` in a browser
+	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --max-worker-restart=0 --dist loadfile -m "pages and not soak" tests/docs tests/ui $(ARGS)
 
 check: lint ## lint, then the tests
 	@$(MAKE) test

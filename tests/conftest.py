@@ -72,6 +72,8 @@ TOGETHER = {
     "tests/examples/test_flights_": "flights",
     "tests/docs/test_docstring_examples.py::test_examples_have_the_right_types": "mypy",
     "tests/project/test_types.py": "mypy",
+    "tests/ui/test_hostile_texts.py": "shop",
+    "tests/ui/test_ways_in.py": "shop",
     "tests/ui/test_in_browser.py": "browser",
     "tests/ui/test_hostile_texts.py": "browser",
 }

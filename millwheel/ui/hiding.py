@@ -6,7 +6,6 @@ becomes ``key#1a2b3c4d``, a hash that is the same wherever it appears, in the lo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -41,9 +40,6 @@ HIDDEN_KEYS = frozenset({"key", "oldest_key"})
 
 HIDDEN_TEXTS = frozenset({"what", "root"})
 """Texts of which a part is a key and a tag, or a statement of another session."""
-
-TAG = re.compile(r"(: (?:timer|hold) )(?![0-9]{15,16} \()(.*)(, (?:due|at) )", re.DOTALL)
-"""The tag of a timer in such a text, but for the time of a window."""
 
 STATEMENT_FOLLOWS = "waits for the open transaction of "
 
@@ -89,12 +85,11 @@ def _key(value: Any) -> str:
 def _text(value: Any) -> Any:
     if not isinstance(value, str):
         return without_secrets(value)
+    if value.startswith("key "):
+        key, _, _ = without_key(value).partition(":")  # its end has the timer's tag, or a value
+        return f"{key}: {VALUE}"
     before, follows, statement = value.partition(STATEMENT_FOLLOWS)
-    return f"{before}{follows}{VALUE}" if statement else _without_tag(without_key(value))
-
-
-def _without_tag(text: str) -> str:
-    return TAG.sub(rf"\1{VALUE}\3", text)
+    return f"{before}{follows}{VALUE}" if statement else value
 
 
 _HIDES: dict[str, Callable[[Any], Any]] = {

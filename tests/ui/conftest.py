@@ -15,6 +15,14 @@ from tests.support.seen_pages import SeenPages
 from tests.support.servers import database, quick_directory
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A browser is opened by `make pages-check` only."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.pages)
+
+
 @pytest.fixture
 def pages_of() -> Iterator[Callable[..., SeenPages]]:
     """Makes `SeenPages`, and closes them."""
