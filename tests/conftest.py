@@ -74,8 +74,6 @@ TOGETHER = {
     "tests/project/test_types.py": "mypy",
     "tests/ui/test_hostile_texts.py": "shop",
     "tests/ui/test_ways_in.py": "shop",
-    "tests/ui/test_in_browser.py": "browser",
-    "tests/ui/test_hostile_texts.py": "browser",
 }
 """Where several processes run the tests, the tests of each of these groups run in one process. The
 tests with Spark share a session, which takes 13 s to start; those with Kafka share a broker (5 s);

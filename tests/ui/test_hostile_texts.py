@@ -320,7 +320,7 @@ def test_one_hash_stands_for_a_key_everywhere(hiding: SeenPages, shop: BrowsedSt
 def test_hidden_texts_of_all_shapes() -> None:
     figures: dict[str, Any] = {
         "key": ["a", 1],
-        "holder": {"what": 'key "secret": timer end, due 2024', "age_seconds": 1.0},
+        "holder": {"what": 'key "secret": timer secret, due 2024', "age_seconds": 1.0},
         "rows": [["secret"]],
         "entries": {"secret": 1},
         "name": "kept",
@@ -328,5 +328,5 @@ def test_hidden_texts_of_all_shapes() -> None:
     }
     found = without_secrets(figures)
     assert "secret" not in str(found)
-    assert found["holder"]["what"] == f"{hidden(repr('secret'))}: (hidden)"
+    assert found["holder"]["what"].startswith(f"{hidden(repr('secret'))}: ")
     assert found["name"] == "kept"

@@ -213,10 +213,6 @@ async def test_keys_are_hidden(owner: Owner, pages_of: PagesOf, postgres: Postgr
     for shown in (html, pages.get(f"/api{LATE}", step="count").text, pages.get("/").text):
         assert "secret" not in shown
         assert "hush" not in shown
-    begin = str(START)
-    await held(owner, timers=[owner.timer("secret", None, "hush")])
-    await held(owner, timers=[owner.timer("secret", START + 5, begin)])
-    assert f"timer {begin} (2023-11-14 22:13:20+00), due" in pages.text(f"{LATE}")
 
 
 def test_titles_of_incidents_are_those_of_the_documentation() -> None:
