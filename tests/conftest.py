@@ -78,8 +78,7 @@ TOGETHER = {
 """Where several processes run the tests, the tests of each of these groups run in one process. The
 tests with Spark share a session, which takes 13 s to start; those with Kafka share a broker (5 s);
 the tests of the flights share a year of them, which takes 7 s to read and sort; those with mypy
-share its results for the product (12 s); those with a browser share it, and the store that it shows
-(5 s)."""
+share its results for the product (12 s); those with hostile texts share a pipeline (8 s)."""
 
 
 class Grouping(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

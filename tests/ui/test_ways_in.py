@@ -510,11 +510,7 @@ def test_a_prefix_that_is_no_path(prefix: str) -> None:
 def test_an_application_says_who_may_look(
     monkeypatch: pytest.MonkeyPatch, shop: BrowsedStore
 ) -> None:
-<<<<<<< HEAD
     with pytest.raises(UsageError, match="the pages have no way in"):
-=======
-    with pytest.raises(UsageError, match="no way in"):
->>>>>>> 08aa9458f97ca0d093c1065ae7cfe69729b1d02a
         app(shop.url)
     with pytest.raises(UsageError, match="'admin' is no level: none, look, mend"):
         app(shop.url, guests="admin")  # type: ignore[arg-type]
