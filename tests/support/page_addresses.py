@@ -16,9 +16,6 @@ LED_TO = re.compile(r"<[a-z]+\b[^>]*?\s(?:href|action|src|formaction)=\"([^\"]*)
 
 MOST_ADDRESSES = 200
 
-PLANNED = frozenset({"late", "key", "letters", "workers", "timers", "disk", "sql"})
-"""Pages to which others lead already."""
-
 
 def addresses_in(text: str) -> list[str]:
     """Of links, forms, scripts and styles, as they are written."""
@@ -29,11 +26,6 @@ def kind_of(address: str) -> tuple[str, tuple[str, ...]]:
     """The path, and the names of filters: addresses of one kind show the same things of others."""
     parts = urlsplit(address)
     return parts.path, tuple(sorted(name for name, _ in parse_qsl(parts.query)))
-
-
-def is_planned(address: str) -> bool:
-    name = urlsplit(address).path.rpartition("/")[2]
-    return name in PLANNED and name not in PAGES
 
 
 class Asks(Protocol):
@@ -52,7 +44,7 @@ def crawl(client: Asks, first: str) -> dict[str, httpx.Response]:
             continue
         for link in addresses_in(found[address].text):
             further = urljoin(address, link).partition("#")[0]
-            if kind_of(further) not in kinds and not is_planned(further):
+            if kind_of(further) not in kinds:
                 kinds.add(kind_of(further))
                 waiting.append(further)
     return found

@@ -198,7 +198,6 @@ def test_a_change_by_keyboard_alone(browser: Browser, seen: SeenPages, shop: Bro
     assert browser.column("reason")[:2] == ["and still not", "nobody has a mouse"]
 
 
-@pytest.mark.skipif("retry" not in VERBS, reason="there is no page that retries yet")
 def test_a_retry_by_keyboard_alone(browser: Browser, seen: SeenPages, shop: BrowsedStore) -> None:
     letters = seen.at(f"/pipelines/{SHOP}/letters")
     change_by_keyboard(browser, letters, "retry", "it is mended")
