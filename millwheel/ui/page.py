@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -90,8 +90,6 @@ class Page(Generic[FILTERS]):
     """An answer for this viewer only, beside the look that all share: the figure ``answer``. In a
     thread."""
     download: Download[FILTERS] | None = None
-    figures: Mapping[str, str] = field(default_factory=dict)
-    """Meanings of the figures' fields, for the reference."""
 
     def read_filters(self, given: Mapping[str, str]) -> FILTERS:
         """The filters of an address; empty ones count as left out. `UsageError` for wrong ones."""

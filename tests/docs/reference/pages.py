@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.docs.reference.api_pages import api_pages
 from tests.docs.reference.commands_page import commands_page
 from tests.docs.reference.exit_codes_page import errors_page, exit_codes_page
+from tests.docs.reference.figures_page import figures_page
 from tests.docs.reference.limits_page import limits_page
 from tests.docs.reference.metrics_page import metrics_page
 from tests.docs.reference.settings_page import settings_page
@@ -24,5 +25,6 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield FOLDER / "exit-codes.md", exit_codes_page()
     yield FOLDER / "errors.md", errors_page()
     yield FOLDER / "limits.md", limits_page()
+    yield FOLDER / "page-figures.md", figures_page()
     for name, text in api_pages():
         yield FOLDER / name, text
