@@ -82,7 +82,7 @@ def _fields(of: type[Any], head: str = "field") -> str:
 
 def _hints(of: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(of)
-    names: tuple[str, ...] = getattr(of, "__struct_fields__", None) or getattr(of, "_fields", ())
+    names: Any = getattr(of, "__struct_fields__", None) or getattr(of, "_fields", ())
     return {name: hints[name] for name in names}
 
 
