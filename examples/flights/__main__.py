@@ -32,6 +32,8 @@ QUESTIONS = (
 
 
 RUN = ["run", "examples.flights:pipeline", "--store", STORE]
+if importlib.util.find_spec("starlette") is not None:
+    RUN.append("--ui")
 FOLLOW = ["spark", "aggregate", "examples.flights:pipeline", "--store", STORE]
 CATCH_UP = [*FOLLOW, "--until-caught-up"]
 REPORT = [
