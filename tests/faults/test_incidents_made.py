@@ -47,7 +47,7 @@ class Scene(Shell):
 
         It has the columns that the page shows, if it shows any.
         """
-        text = (HOWTO / f"{page}.md").read_text("utf-8")
+        text = re.sub(r" *\\\n *(?:> )?", " ", (HOWTO / f"{page}.md").read_text("utf-8"))
         (line, shown), *_ = (
             found
             for found in re.findall(r"\$ millwheel (.+)\n((?:(?! *[$#`]).*\n)*)", text)

@@ -186,7 +186,10 @@ def test_a_refused_pooler_is_left_as_it_was(
             with pytest.raises(PooledStore):
                 session.connect(url, {"search_path": ""})
             assert ask(shown) == before
-        locks = b"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        locks = b"""
+            SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database
+            WHERE l.locktype = 'advisory' AND d.datname = current_database()
+        """
         assert ask(locks) == {(0,)}
 
 
