@@ -357,6 +357,16 @@ HOW_TO_MEND = (
 )
 
 
+NO_RIGHT = "42501"
+"""SQLSTATE."""
+
+NEEDED_ROLES = (
+    "To look at a pipeline, the login of the pages needs its role DATABASE_PIPELINE_reader, and to "
+    "change it DATABASE_PIPELINE_operator (with MILLWHEEL_UI_OPERATOR_STORE, a login of its own): "
+    "`millwheel migrate PIPELINE --roles` makes them"
+)
+
+
 class Unknown(Exception):
     """A request of a stranger."""
 
@@ -441,6 +451,8 @@ def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
         return HTTPStatus.BAD_REQUEST, str(error)
     if _is_about_a_value(error):
         return HTTPStatus.BAD_REQUEST, f"the store cannot read a value of this request: {error}"
+    if _sqlstate(error) == NO_RIGHT:
+        return HTTPStatus.FORBIDDEN, f"{error}. {NEEDED_ROLES}"
     if isinstance(error, StoreError | MillwheelError):
         return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
     structlog.get_logger().error("page_failed", exc_info=error)
@@ -451,8 +463,12 @@ def _refusal(error: Exception) -> tuple[HTTPStatus, str]:
 def _is_about_a_value(error: Exception) -> bool:
     """Whether the store answers, and refuses a value that a viewer has sent: a number that is too
     large for a column, or text that is no JSON."""
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return isinstance(error, StoreError) and state.startswith(DATA_EXCEPTION)
+    return isinstance(error, StoreError) and _sqlstate(error).startswith(DATA_EXCEPTION)
+
+
+def _sqlstate(error: Exception) -> str:
+    """Postgres' code for the cause; empty: Postgres has not refused anything."""
+    return getattr(error.__cause__, "sqlstate", None) or ""
 
 
 def _address(request: Request, pipeline: str, page: str, filters: Mapping[str, Any]) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import uuid
+from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from millwheel.store.console.inspection import inspect
+from millwheel.store.console.roles import make_roles
 from millwheel.ui.access import Level, Viewer, ViewerAccess
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.store_sites import Owner, PostgresSite
@@ -77,6 +82,7 @@ def test_a_change_shows_what_it_would_do_and_needs_a_reason(pages: SeenPages) ->
     assert (entry["actor"], entry["reason"], entry["verb"]) == ("ann", "a test", "pause")
     assert "nothing would change" in pages.foresee("wheel", "pause")
     assert "resumes" in pages.foresee("wheel", "resume")
+    assert "there is no such injector" in pages.foresee("wheel", "resume", step="nowhere")
 
 
 def test_who_may_only_look_changes_nothing(
@@ -99,3 +105,45 @@ def test_addresses_that_are_wrong(pages: SeenPages) -> None:
     assert "before" in text_of(wrong)
     assert pages.get("/api/pipelines/nope").json()["error"]
     assert pages.carry_out("wheel", "pause", reason="x", other="y").status_code == 400
+
+
+@pytest.fixture
+def login_of(postgres: PostgresSite) -> Iterator[Callable[[str | None], str]]:
+    """Makes a login with a role of the pipeline, or with none, and gives its URL."""
+    roles = make_roles(postgres.schema.url, postgres.schema.name)._asdict()
+    made = [*roles.values()]
+
+    def make(role: str | None) -> str:
+        name = f"{postgres.schema.name}_{role}_{uuid.uuid4().hex[:8]}"
+        with psycopg.connect(postgres.schema.url, autocommit=True) as connection:
+            login = sql.Identifier(name)
+            made.insert(0, name)
+            connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(login))
+            if role is not None:
+                granted = sql.Identifier(roles[role])
+                connection.execute(sql.SQL("GRANT {} TO {}").format(granted, login))
+        return re.sub("//.*?@", f"//{name}@", postgres.schema.url, count=1)
+
+    yield make
+    with psycopg.connect(postgres.schema.url, autocommit=True) as connection:
+        for name in made:
+            connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(sql.Identifier(name)))
+        for name in made:
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+@pytest.mark.usefixtures("pages")
+def test_a_login_without_rights_is_told_its_role(
+    pages_of: PagesOf, login_of: Callable[[str | None], str]
+) -> None:
+    stranger = pages_of(login_of(None))
+    assert "a reader's role" in stranger.text("/")
+    assert "has a role of" in stranger.text("/pipelines/wheel")
+    reader = pages_of(login_of("reader"))
+    assert reader.get("/pipelines/wheel").status_code == 200
+    refused = reader.carry_out("wheel", "pause", reason="a test")
+    assert refused.status_code == 403
+    assert "DATABASE_PIPELINE_operator" in text_of(refused)
+    operator = pages_of(login_of("operator"))
+    done = operator.carry_out("wheel", "pause", reason="a test")
+    assert done.status_code == 303, text_of(done)

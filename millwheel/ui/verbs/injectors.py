@@ -28,6 +28,9 @@ def _foresee(desk: VerbDesk, form: InjectorForm, *, paused: bool) -> Foreseen:
     known = [one for one in status.computations if one.kind == "injector"]
     asked = [one for one in known if form.step in (None, one.name)]
     changed = [one.label or one.name for one in asked if one.paused != paused]
+    if not asked:
+        names = ", ".join(one.name for one in known) or "none"
+        return Foreseen([f"there is no such injector; the pipeline has: {names}"], False)
     if not changed:
         return Foreseen([_nothing(paused=paused)], False)
     rest = (
