@@ -36,6 +36,7 @@ from tests.support.servers import VERSIONS, programs_of, quick_directory, served
 from tests.support.store_sites import MemorySite, PostgresSite, Schema, Site
 
 _numbers = itertools.count(1)
+RUNTIME = Path(__file__).parent / "runtime"
 MODEL = "model"
 """The database that others are copied from."""
 SCHEMA = "wheel"
@@ -72,13 +73,15 @@ TOGETHER = {
     "tests/examples/test_flights_": "flights",
     "tests/docs/test_docstring_examples.py::test_examples_have_the_right_types": "mypy",
     "tests/project/test_types.py": "mypy",
+    "tests/cli/test_new.py": "new",
     "tests/ui/test_hostile_texts.py": "shop",
     "tests/ui/test_ways_in.py": "shop",
 }
 """Where several processes run the tests, the tests of each of these groups run in one process. The
 tests with Spark share a session, which takes 13 s to start; those with Kafka share a broker (5 s);
 the tests of the flights share a year of them, which takes 7 s to read and sort; those with mypy
-share its results for the product (12 s); those with hostile texts share a pipeline (8 s)."""
+share its results for the product (12 s); those with hostile texts share a pipeline (8 s), and those
+of new projects the projects, with mypy's results (25 s)."""
 
 
 class Grouping(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -123,16 +126,26 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked ``newest`` meets the older versions of Postgres in `make soak` only."""
+    """What is marked ``newest`` meets the older versions of Postgres in `make soak` only, and the
+    engine's tests the simulated server: whole clusters run on it (tests/sim), and it keeps the
+    contract of a store (tests/store)."""
     if hasattr(config, "workerinput"):  # the processes must agree: `pytest_make_collect_report`
         items.sort(key=lambda item: item.path)
     older = {*VERSIONS[:-1], *(f"pg{version}" for version in VERSIONS[:-1])}
     for item in items:
         chosen = getattr(item, "callspec", None)
+        if is_of_runtime_on_the_simulated_server(item, chosen):
+            item.add_marker(pytest.mark.soak)
         if item.get_closest_marker("newest") and chosen is not None:
             values = [value for value in chosen.params.values() if isinstance(value, int | str)]
             if not older.isdisjoint(values):
                 item.add_marker(pytest.mark.soak)
+
+
+def is_of_runtime_on_the_simulated_server(item: pytest.Item, chosen: Any) -> bool:
+    if chosen is None or not item.path.is_relative_to(RUNTIME):
+        return False
+    return "simulated" in [value for value in chosen.params.values() if isinstance(value, str)]
 
 
 @pytest.hookimpl(trylast=True)

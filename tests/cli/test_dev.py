@@ -313,6 +313,7 @@ def test_a_session_that_is_killed_leaves_no_process(developer: Developer) -> Non
     until(lambda: gone(version))
 
 
+@pytest.mark.soak
 def test_a_reader_that_goes_away_ends_the_session(developer: Developer) -> None:
     command = f"{sys.executable} -P -m millwheel dev trends:pipeline | head -n 3; exit $PIPESTATUS"
     developer.search(*"abcdefgh")
@@ -325,6 +326,7 @@ def test_a_reader_that_goes_away_ends_the_session(developer: Developer) -> None:
     assert embedded.status(developer.directory / ".millwheel").state == "stopped"
 
 
+@pytest.mark.soak
 def test_a_file_of_queries_is_watched(developer: Developer) -> None:
     text = """
         CREATE SOURCE searches (at timestamptz NOT NULL, query text NOT NULL,
@@ -384,6 +386,7 @@ def test_a_migration_is_not_deployed_without_a_confirmation(developer: Developer
     developer.wait_for("searches=101\n")
 
 
+@pytest.mark.soak
 def test_on_a_terminal_it_asks(developer: Developer) -> None:
     developer.start(on_terminal=True)
     developer.wait_for("searches=1\n")
@@ -402,6 +405,7 @@ def test_on_a_terminal_it_asks(developer: Developer) -> None:
     assert developer.send(signal.SIGINT) == 130
 
 
+@pytest.mark.soak
 def test_a_change_that_is_undone_is_deployed_again(developer: Developer) -> None:
     """Otherwise the former code would wait for ever: it may own no interval that newer code has."""
     developer.start()

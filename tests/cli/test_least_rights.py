@@ -67,7 +67,13 @@ def _drop(url: str, role: str) -> None:
         owner.execute(f"DROP ROLE {role}".encode())
 
 
-@pytest.mark.parametrize("grants", [ON_SCHEMA, ON_DATABASE], ids=["on a schema", "on the database"])
+@pytest.mark.parametrize(
+    "grants",
+    [
+        pytest.param(ON_SCHEMA, id="on a schema"),
+        pytest.param(ON_DATABASE, id="on the database", marks=pytest.mark.soak),
+    ],
+)
 def test_these_rights_are_enough_for_run_and_worker(site: Site, grants: tuple[str, ...]) -> None:
     shell = site(*grants)
     rows = lines(300)

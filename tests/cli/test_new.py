@@ -176,7 +176,7 @@ def test_counts_of_the_file_that_comes_with_it(tmp_path: Path) -> None:
     assert project.rows("SELECT min(minute) AS minute, count(*) AS n FROM minutes")[0]["n"] > 20
 
 
-@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("made", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_late_data_as_its_page_shows_it(made: bool, tmp_path: Path) -> None:
     """With the input that comes with it, and with one that was made before."""
     project = Project(tmp_path, "counts")

@@ -70,6 +70,7 @@ def logged(service: Service, event: str, seconds: float, **fields: str) -> dict[
     return found[0]
 
 
+@pytest.mark.soak
 def test_what_blocks_for_longer_than_the_lease_costs_no_interval(
     start: Callable[[str], Service],
 ) -> None:

@@ -144,6 +144,7 @@ async def test_a_pooler_that_begins_to_share_sessions_ends_all_workers_at_once()
         assert made.report.good, "\n".join(made.report.lines())
 
 
+@pytest.mark.soak
 async def test_a_run_comes_to_its_end_behind_a_pooler() -> None:
     async with queue("default_pool_size = 17") as (made, _, answer):
         command = [sys.executable, "-m", "millwheel", "run", "tests.support.visits:pipeline"]

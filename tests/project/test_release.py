@@ -147,6 +147,7 @@ def test_the_sdist_makes_the_wheel(wheel_file: Path, sdist: Path, tmp_path: Path
     ]
 
 
+@pytest.mark.soak
 def test_the_bill_of_materials_is_whole_and_always_the_same(tmp_path: Path) -> None:
     """Of an environment with the metadata of all requirements, which is quicker than with them."""
     environment = tmp_path / "environment"

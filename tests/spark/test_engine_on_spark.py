@@ -27,6 +27,7 @@ from tests.support.spark_pipelines import FILE, FINAL
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_who_takes_over_and_is_killed_takes_over_again(
     stateful: SparkSession,
     postgres_url: Callable[[int], str],

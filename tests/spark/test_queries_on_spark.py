@@ -81,6 +81,7 @@ def made(
 
 @pytest.mark.spark
 @pytest.mark.parametrize("made", [AS_SQL], indirect=True)
+@pytest.mark.soak
 def test_a_file_of_sql_gives_the_same_rows_three_times(
     made: Files,
     stateful: SparkSession,

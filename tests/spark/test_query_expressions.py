@@ -281,6 +281,7 @@ def test_drawn_expressions_have_the_values_of_the_compiled_python(
     assert differences(session, expressions, drawn_rows(80, seed)) == []
 
 
+@pytest.mark.soak
 def test_a_guard_keeps_what_it_guards_from_failing(session: SparkSession) -> None:
     """Whatever Spark's optimizer makes of it: the parts run in the order of the query."""
     guarded = [
