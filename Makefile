@@ -23,7 +23,7 @@ demo: ## run the flights example and print its report
 	@$(VENV_PYTHON) -m examples.flights report
 
 test: setup ## run the tests
-	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=6 --dist loadgroup --max-worker-restart=0 $(ARGS)
+	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadgroup --max-worker-restart=0 $(ARGS)
 
 quick: setup ## run the unit tests: no server, no Spark, no process
 	@MILLWHEEL_QUICK_TESTS=1 $(VENV_PYTHON) -m pytest -n logical --maxprocesses=4 -m "not soak and not process" tests/unit $(ARGS)

@@ -56,7 +56,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """For ``-n auto`` three times as many as there are processors: tests wait for two thirds of
+    """For ``-n auto`` twice as many as there are processors: tests wait for more than half of
     their time, for commands to start and leases to run out. None: the environment says how many.
 
     ``-n logical`` is one for each processor, for tests that wait for nothing.
@@ -64,7 +64,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     processors = os.cpu_count() or 1
-    return processors if config.option.numprocesses == "logical" else 3 * processors
+    return processors if config.option.numprocesses == "logical" else 2 * processors
 
 
 TOGETHER = {

@@ -165,5 +165,5 @@ def test_each_incident_leads_to_its_cause_and_cure(scene: Scene) -> None:
     append(directory, range(400, 600))
     embedded.start(directory / "store")
     scene.until(lambda: str(service.read("SELECT count(*) FROM totals")), r"\((9),\)")
-    assert "commit_failed" in (directory / "workers.log").read_text()
+    scene.until(lambda: (directory / "workers.log").read_text(), "commit_failed")
     assert sum(row[0] for row in service.read("SELECT cents FROM totals")) <= 600 * KEYS
