@@ -11,7 +11,8 @@ from millwheel.errors import StoreError
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.administration import transaction
 from millwheel.store.console.asking import Asking
-from millwheel.store.console.inspection import Inspection, inspect
+from millwheel.store.console.inspection import Inspection
+from millwheel.store.console.kept_looks import KeptLooks
 from millwheel.store.console.presence import Presence, present
 
 STATEMENT_SECONDS = 15.0
@@ -32,11 +33,12 @@ class VisitedStore:
         self._lock = threading.Lock()
         self._open = contextlib.ExitStack()
         self._presence: Presence | None = None
+        self._looks = KeptLooks(STATEMENT_SECONDS)
 
     @contextlib.contextmanager
     def inspecting(self) -> Iterator[Inspection]:
         """One look, at one moment. `StoreError` if the store cannot be reached or read."""
-        with inspect(self.url(), seconds=STATEMENT_SECONDS) as inspection:
+        with self._looks.inspect(self.url()) as inspection:
             yield inspection
 
     @contextlib.contextmanager
@@ -59,6 +61,7 @@ class VisitedStore:
         return self.url() if self._operator is None else self._operator.open()
 
     def close(self) -> None:
+        self._looks.close()
         with self._lock:
             self._presence = None
             self._open.close()

@@ -29,7 +29,6 @@ from millwheel.store.console.migrate import HEAD
 from millwheel.store.console.one_key import FIRST_PART, KeyPart, KeyStatus, look_at_key
 from millwheel.store.console.request_log import RequestLog
 from millwheel.store.console.snapshot import (
-    STATEMENT_SECONDS,
     begin_snapshot,
     choose,
     iso_text,
@@ -548,10 +547,9 @@ class Inspection:
 
 
 @contextlib.contextmanager
-def inspect(url: str, *, seconds: float = STATEMENT_SECONDS) -> Iterator[Inspection]:
-    """`StoreError` if the store cannot be reached or read, or a statement takes longer than
-    `seconds`."""
-    with reading(url, seconds) as connection, translated():
+def inspect(url: str) -> Iterator[Inspection]:
+    """`StoreError` if the store cannot be reached or read."""
+    with reading(url) as connection, translated():
         begin_snapshot(connection)
         yield Inspection(connection)
 
