@@ -68,10 +68,12 @@ class KeptLooks:
     def _begun(self, url: str) -> _Kept:
         """A connection that has taken its snapshot."""
         while (kept := self._taken(url)) is not None:
-            with contextlib.suppress(StoreError):  # the server has ended it: it is not kept
+            try:
                 with kept.closing as closing, translated():
                     begin_snapshot(kept.connection)
                     return kept._replace(closing=closing.pop_all())
+            except StoreError:
+                pass  # the server has ended the session, which is not kept
         with contextlib.ExitStack() as opening:
             connection = opening.enter_context(reading(url, self._seconds))
             with translated():
