@@ -49,7 +49,7 @@ docs: setup ## build the docs site in build/docs; warnings are errors
 	@echo build/docs/index.html
 
 pages-check: setup ## build the docs site, run its longest pages, look at `millwheel ui` in a browser
-	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --max-worker-restart=0 --dist loadfile -m "pages and not soak" tests/docs tests/ui $(ARGS)
+	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --max-worker-restart=0 --dist loadfile -m "pages and not soak" tests/docs tests/ui tests/examples $(ARGS)
 
 check: lint ## lint, then the tests
 	@$(MAKE) test

@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from examples import kill9
 from tests.support.typed_commands import ROOT
 
 
+@pytest.mark.pages
 def test_a_killed_pipeline_equals_arithmetic() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.kill9", "--kills", "3", "--payments", "60000"],
+        [sys.executable, "-m", "examples.kill9", "--kills", "3", "--payments", "200000"],
         cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

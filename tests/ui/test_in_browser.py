@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
+import psycopg
 import pytest
 from selenium.webdriver.common.keys import Keys
 
@@ -358,6 +359,14 @@ def test_a_hidden_page_asks_for_nothing(
     browser.until(lambda: visitors.requests > asked, "it looks again once it is seen")
 
 
+def end_looks(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
+            " current_database() AND application_name = 'millwheel look'"
+        )
+
+
 def test_a_store_that_goes_away_and_comes_back(
     browser: Browser, shop: BrowsedStore, pages_of: Callable[..., SeenPages], tmp_path: Path
 ) -> None:
@@ -371,6 +380,7 @@ def test_a_store_that_goes_away_and_comes_back(
     browser.open(seen.at(LOG))
     asked = browser.column("batch")
     socket.unlink()
+    end_looks(shop.url)  # a server that goes away ends its sessions
     browser.until_text("Service Unavailable", "h1")
     assert "tries again" in browser.text()
     assert "The last look has failed" in browser.text("#looked")
