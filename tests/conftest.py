@@ -36,7 +36,6 @@ from tests.support.servers import VERSIONS, programs_of, quick_directory, served
 from tests.support.store_sites import MemorySite, PostgresSite, Schema, Site
 
 _numbers = itertools.count(1)
-RUNTIME = Path(__file__).parent / "runtime"
 MODEL = "model"
 """The database that others are copied from."""
 SCHEMA = "wheel"
@@ -126,26 +125,16 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked ``newest`` meets the older versions of Postgres in `make soak` only, and the
-    engine's tests the simulated server: whole clusters run on it (tests/sim), and it keeps the
-    contract of a store (tests/store)."""
+    """What is marked ``newest`` meets the older versions of Postgres in `make soak` only."""
     if hasattr(config, "workerinput"):  # the processes must agree: `pytest_make_collect_report`
         items.sort(key=lambda item: item.path)
     older = {*VERSIONS[:-1], *(f"pg{version}" for version in VERSIONS[:-1])}
     for item in items:
         chosen = getattr(item, "callspec", None)
-        if is_of_runtime_on_the_simulated_server(item, chosen):
-            item.add_marker(pytest.mark.soak)
         if item.get_closest_marker("newest") and chosen is not None:
             values = [value for value in chosen.params.values() if isinstance(value, int | str)]
             if not older.isdisjoint(values):
                 item.add_marker(pytest.mark.soak)
-
-
-def is_of_runtime_on_the_simulated_server(item: pytest.Item, chosen: Any) -> bool:
-    if chosen is None or not item.path.is_relative_to(RUNTIME):
-        return False
-    return "simulated" in [value for value in chosen.params.values() if isinstance(value, str)]
 
 
 @pytest.hookimpl(trylast=True)
