@@ -13,6 +13,9 @@ from millwheel.store.console.migrate import HEAD
 SILENT_SECONDS = 300.0
 """A low watermark that one record, row or timer has held for longer is worth a word."""
 
+AT_WORK_SECONDS = 60.0
+"""User code that has waited for longer with one key is worth a word, as it is an alert."""
+
 FIRST_PAGE = ""
 """The name of the page of the steps."""
 
@@ -115,6 +118,13 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
             f"{count_of(one.dead_letters_kept, 'dead letter')} of {name}",
             page="letters",
             filters=of,
+        )
+    if one.at_work and one.oldest_seconds > AT_WORK_SECONDS:
+        yield Trouble(
+            f"user code of {name} has worked on one key for {duration(one.oldest_seconds)}",
+            None if one.oldest_key is None else f"key {one.oldest_key}",
+            "late",
+            of,
         )
     holder = one.holder
     # A step that waits for another one has no trouble of its own.

@@ -160,6 +160,34 @@ async def test_a_worker_that_waits_for_the_store(pages: SeenPages, postgres: Pos
     assert "a commit, for process 7" in pages.text("/")
 
 
+@pytest.mark.parametrize(("seconds", "is_long"), [(59.0, False), (83.0, True)])
+async def test_user_code_that_works_on_one_key_for_long(
+    pages: SeenPages, postgres: PostgresSite, seconds: float, is_long: bool
+) -> None:
+    owner = await owned(postgres)
+    work = {"keys": 1, "oldest": "'key 1'", "seconds": seconds}
+    interval = str(owner.interval_of("key 1").id)
+    load = {"intervals": {interval: {"queue": 4, "at_work": work}}}
+    await postgres.store.heartbeat(owner.worker, 9.0, load)
+    expected = ["user code of count has worked on one key for 1 min 23 s"] if is_long else []
+    (found,) = pages.json("/")["pipelines"]
+    told = [trouble for trouble in found["troubles"] if "has worked on" in trouble["text"]]
+    assert [trouble["text"] for trouble in told] == expected
+    assert ("key 'key 1'" in pages.text("/")) is is_long
+
+
+async def test_dropped_late_records_are_counted(
+    pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite
+) -> None:
+    owner = await owned(postgres)
+    assert "late record" not in pages.text("/")
+    counters = b'{"late_amended": 2, "late_dropped": 3}'
+    await owner.write(owner.commit(owner.interval_of("key 1"), counters=counters))
+    newly = pages_of(postgres.schema.url)
+    assert "3 late records dropped since the deploy" in newly.text("/")
+    assert "2 amended, 3 dropped" in newly.text("/pipelines/wheel")
+
+
 async def test_a_watermark_that_is_held_is_told_once(
     pages: SeenPages, postgres: PostgresSite
 ) -> None:
