@@ -72,22 +72,25 @@ def troubles_of_workers(status: PipelineStatus) -> list[Trouble]:
 
 def _of_workers(status: PipelineStatus) -> Iterator[Trouble]:
     running = {worker.id for worker in status.workers if worker.state == "running"}
+    owners = {interval.owner for interval in status.intervals}
     if not running and not status.complete:
         yield Trouble(
             "no worker runs it: start one with millwheel worker MODULE:PIPELINE", page="workers"
         )
     for worker in status.workers:
         name = f"worker {worker.id[:8]}"
+        is_replaced = bool(running) and worker.id not in owners
+        after = ". Others have its intervals: no harm is done" if is_replaced else ""
         if worker.state == "dead":
             yield Trouble(
                 f"{name} on {worker.host} is dead: its process {worker.pid} has ended without a "
-                "word",
+                f"word{after}",
                 page="workers",
             )
         elif worker.state == "silent":
             yield Trouble(
                 f"{name} on {worker.host} is silent: its lease ended "
-                f"{duration(-worker.lease_seconds)} ago",
+                f"{duration(-worker.lease_seconds)} ago{after}",
                 page="workers",
             )
         elif worker.blocked_by:

@@ -111,6 +111,18 @@ async def test_a_worker_without_a_lease_is_silent(pages: SeenPages, postgres: Po
     (text,) = wrong(pages)
     assert text.startswith(f"worker {silent[:8]} on ")
     assert "is silent: its lease ended 3" in text
+    assert text.endswith("ago. Others have its intervals: no harm is done")
+
+
+async def test_a_silent_worker_with_intervals(pages: SeenPages, postgres: PostgresSite) -> None:
+    await owned(postgres)
+    silent = str(uuid.uuid4())
+    await postgres.store.register_worker(silent, -3.0)
+    await postgres.query("UPDATE {k} SET owner = %s WHERE slot_from > 9", silent, k="key_interval")
+    found, unowned = wrong(pages)
+    assert found.startswith(f"worker {silent[:8]} on ")
+    assert found.endswith(" ago")
+    assert unowned == "1 key interval without a live owner"
 
 
 async def test_intervals_without_a_live_owner(pages: SeenPages, postgres: PostgresSite) -> None:
