@@ -98,7 +98,8 @@ def remedy_for(root: HolderRoot, facts: LateFacts) -> Remedy:
     if not facts.has_worker:
         return _remedy(
             "worker-gone",
-            "No worker runs this pipeline, so nothing moves. Start one.",
+            "No worker runs this pipeline, so nothing moves. Start one. If it ends again, the last "
+            "lines of its log have the reason.",
             commands=[START_A_WORKER],
         )
     found = _MADE[root.kind](root, facts) if root.is_owned else _unowned(root, facts)

@@ -256,7 +256,7 @@ FACTS = LateFacts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=Tru
         ({"ended": True}, "--keep-open"),
         ({"rows_left": 1200}, "1,200 rows of lines are not read yet"),
         ({"rows_left": 0}, "there is no fault"),
-        ({"has_worker": False}, "No worker runs this pipeline"),
+        ({"has_worker": False}, "If it ends again, the last lines of its log have the reason"),
     ],
 )
 def test_what_to_do_about_the_newest_time_of_a_source(facts: dict[str, Any], says: str) -> None:

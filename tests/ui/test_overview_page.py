@@ -111,7 +111,21 @@ async def test_a_worker_without_a_lease_is_silent(pages: SeenPages, postgres: Po
     (text,) = wrong(pages)
     assert text.startswith(f"worker {silent[:8]} on ")
     assert "is silent: its lease ended 3" in text
-    assert text.endswith("ago. Others have its intervals: no harm is done")
+    assert text.endswith("ago. It owns no interval any more: no harm is done")
+
+
+async def test_workers_that_were_replaced_are_told_once(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    """Their rows stay for a day."""
+    await owned(postgres)
+    for _ in range(3):
+        await postgres.store.register_worker(str(uuid.uuid4()), -3.0)
+    await postgres.query("UPDATE {k} SET owner = NULL WHERE slot_from > 9", k="key_interval")
+    assert wrong(pages) == [
+        "1 key interval without a live owner",
+        "3 workers are gone. They own no interval any more: no harm is done",
+    ]
 
 
 async def test_a_silent_worker_with_intervals(pages: SeenPages, postgres: PostgresSite) -> None:
