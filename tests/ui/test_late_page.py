@@ -291,3 +291,27 @@ def test_a_worker_that_is_blocked_comes_first() -> None:
         "User code blocks the event loop of a worker (The event loop is blocked):",
         "A worker waits for the store (Commits wait):",
     ]
+    unblock, end_the_session, _, _ = remedy_for(root, facts).advice
+    assert "asyncio.to_thread" in unblock
+    assert "pg_terminate_backend" in end_the_session
+
+
+@pytest.mark.parametrize(
+    ("facts", "incident"),
+    [
+        ({"blocked_by": "count, at x.py:7"}, "loop-blocked"),
+        ({"waits": "a commit"}, "commits-wait"),
+        ({}, "slow-computation"),
+    ],
+)
+def test_a_timer_is_not_cancelled_while_its_worker_stands_still(
+    facts: dict[str, Any], incident: str
+) -> None:
+    """It would take the result of its window with it."""
+    root = HolderRoot(kind="timer", step="minutes", what="", key="all", tag="7")
+    found = remedy_for(root, msgspec.structs.replace(FACTS, **facts))
+    offers = [one.verb for one in found.cures] + [
+        one.command for one in found.commands if "timers cancel" in one.command
+    ]
+    assert len(offers) == (0 if facts else 2)
+    assert found.incident_file == incident
