@@ -233,7 +233,7 @@ class PageSite:
         verb, desk = self._verb(request)
         foreseen = None
         try:
-            if request.method == "POST" or not verb.needs_more(given):
+            if not verb.needs_more(given):
                 form = verb.read(given)
                 foreseen = await run_in_threadpool(verb.foresee, desk, form)
         except (UsageError, UserCodeError) as wrong:

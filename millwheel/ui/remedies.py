@@ -28,8 +28,8 @@ UNBLOCK = (
 )
 
 END_THE_SESSION = (
-    "If a process is named, end its transaction where it was begun, or end it in psql with SELECT "
-    "pg_terminate_backend(PROCESS). If none is, look at the server, its disk and the network."
+    "If a process is named, end its transaction where it was begun, or end the process in psql "
+    "with pg_terminate_backend. If none is, look at the server, its disk and the network."
 )
 
 INCIDENTS = {

@@ -25,7 +25,7 @@ class PipelineHealth(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     parked_keys: int
     late_dropped: int
-    """Late records that had no effect, since the deploy."""
+    """Late records that had no effect, so far."""
     furthest_behind: str | None
     """The step with that lag; None: no lag is known."""
     complete: bool
