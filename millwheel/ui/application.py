@@ -233,8 +233,9 @@ class PageSite:
         verb, desk = self._verb(request)
         foreseen = None
         try:
-            form = verb.read(given)
-            foreseen = await run_in_threadpool(verb.foresee, desk, form)
+            if not verb.needs_more(given):
+                form = verb.read(given)
+                foreseen = await run_in_threadpool(verb.foresee, desk, form)
         except (UsageError, UserCodeError) as wrong:
             error = error or str(wrong)
         values = {

@@ -22,6 +22,16 @@ USUAL = (
     "one, there is nothing to do."
 )
 
+UNBLOCK = (
+    "The worker continues when that code returns. Correct it at the line that is named: await an "
+    "async client, or put the call into asyncio.to_thread."
+)
+
+END_THE_SESSION = (
+    "If a process is named, end its transaction where it was begun, or end the process in psql "
+    "with pg_terminate_backend. If none is, look at the server, its disk and the network."
+)
+
 INCIDENTS = {
     "commits-wait": "Commits wait",
     "loop-blocked": "The event loop is blocked",
@@ -54,6 +64,8 @@ class Obstacle(msgspec.Struct, frozen=True):
     text: str
     detail: str
     """It may quote a key or a statement."""
+    cure: str
+    incident_file: str
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +110,8 @@ def remedy_for(root: HolderRoot, facts: LateFacts) -> Remedy:
     if not facts.has_worker:
         return _remedy(
             "worker-gone",
-            "No worker runs this pipeline, so nothing moves. Start one.",
+            "No worker runs this pipeline, so nothing moves. Start one. If it ends again, the last "
+            "lines of its log have the reason.",
             commands=[START_A_WORKER],
         )
     found = _MADE[root.kind](root, facts) if root.is_owned else _unowned(root, facts)
@@ -107,17 +120,23 @@ def remedy_for(root: HolderRoot, facts: LateFacts) -> Remedy:
     is_usual = facts.age_seconds is not None and facts.age_seconds < USUAL_SECONDS
     if is_usual and root.kind in ("record", "row", "timer") and not first:
         advice = [USUAL, *advice]
-    return msgspec.structs.replace(found, advice=advice, first=first)
+    advice = [*(one.cure for one in first), *advice]
+    found = msgspec.structs.replace(found, advice=advice, first=first)
+    return _with_incident(found, first[0].incident_file) if first else found
+
+
+def _with_incident(remedy: Remedy, file: str) -> Remedy:
+    return msgspec.structs.replace(remedy, incident=INCIDENTS[file], incident_file=file)
 
 
 def _obstacles(facts: LateFacts) -> list[Obstacle]:
     found: list[Obstacle] = []
     if facts.blocked_by is not None:
         text = f"User code blocks the event loop of a worker ({INCIDENTS['loop-blocked']}):"
-        found.append(Obstacle(text, facts.blocked_by))
+        found.append(Obstacle(text, facts.blocked_by, UNBLOCK, "loop-blocked"))
     if facts.waits is not None:
         text = f"A worker waits for the store ({INCIDENTS['commits-wait']}):"
-        found.append(Obstacle(text, facts.waits))
+        found.append(Obstacle(text, facts.waits, END_THE_SESSION, "commits-wait"))
     return found
 
 
@@ -162,6 +181,13 @@ def _unowned(root: HolderRoot, facts: LateFacts) -> Remedy:
 
 
 def _timer(root: HolderRoot, facts: LateFacts) -> Remedy:
+    if _obstacles(facts):  # a cancelled window has no result, and this one comes by itself
+        return _remedy(
+            "slow-computation",
+            "The timer is due and has not fired. If its key belongs to that worker, it fires when "
+            "the worker continues: do not cancel it.",
+            commands=[_look_at(root, facts)],
+        )
     of = {"step": root.step, "key": _json(root.key), "tag": root.tag, "kind": "watermark"}
     return _remedy(
         "slow-computation",

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 import msgspec
 
 from millwheel.core.quantities import count_of, duration
-from millwheel.store.console.inspection import END_OF_TIME, ComputationStatus, PipelineStatus
+from millwheel.store.console.inspection import (
+    END_OF_TIME,
+    ComputationStatus,
+    PipelineStatus,
+    WorkerStatus,
+)
 from millwheel.store.console.migrate import HEAD
 
 SILENT_SECONDS = 300.0
 """A low watermark that one record, row or timer has held for longer is worth a word."""
+
+AT_WORK_SECONDS = 60.0
+"""User code that has waited for longer with one key is worth a word, as it is an alert."""
 
 FIRST_PAGE = ""
 """The name of the page of the steps."""
@@ -69,33 +77,44 @@ def troubles_of_workers(status: PipelineStatus) -> list[Trouble]:
 
 def _of_workers(status: PipelineStatus) -> Iterator[Trouble]:
     running = {worker.id for worker in status.workers if worker.state == "running"}
+    owners = {interval.owner for interval in status.intervals}
     if not running and not status.complete:
         yield Trouble(
             "no worker runs it: start one with millwheel worker MODULE:PIPELINE", page="workers"
         )
+    replaced: list[WorkerStatus] = []
     for worker in status.workers:
-        name = f"worker {worker.id[:8]}"
-        if worker.state == "dead":
-            yield Trouble(
-                f"{name} on {worker.host} is dead: its process {worker.pid} has ended without a "
-                "word",
-                page="workers",
-            )
-        elif worker.state == "silent":
-            yield Trouble(
-                f"{name} on {worker.host} is silent: its lease ended "
-                f"{duration(-worker.lease_seconds)} ago",
-                page="workers",
-            )
-        elif worker.blocked_by:
-            yield Trouble(
-                f"user code blocks the event loop of {name}", worker.blocked_by, "workers"
-            )
-        elif worker.waits:
-            yield Trouble(f"{name} waits for the store", worker.waits, "workers")
+        if running and worker.state != "running" and worker.id not in owners:
+            replaced.append(worker)
+        elif (text := _of_worker(worker)) is not None:
+            is_up = worker.state == "running"
+            detail = (worker.blocked_by or worker.waits) if is_up else None
+            yield Trouble(text, detail, "workers")
     unowned = sum(interval.owner not in running for interval in status.intervals)
     if running and unowned and not status.complete:
         yield Trouble(f"{count_of(unowned, 'key interval')} without a live owner", page="workers")
+    if replaced:  # their rows stay for a day
+        text = (
+            f"{_of_worker(replaced[0])}. It owns"
+            if len(replaced) == 1
+            else f"{len(replaced):,} workers are gone. They own"
+        )
+        yield Trouble(
+            f"{text} no interval any more: no harm is done",
+            page="workers",
+        )
+
+
+def _of_worker(worker: WorkerStatus) -> str | None:
+    name = f"worker {worker.id[:8]}"
+    if worker.state == "dead":
+        return f"{name} on {worker.host} is dead: its process {worker.pid} has ended without a word"
+    if worker.state == "silent":
+        ended = duration(-worker.lease_seconds)
+        return f"{name} on {worker.host} is silent: its lease ended {ended} ago"
+    if worker.blocked_by:
+        return f"user code blocks the event loop of {name}"
+    return f"{name} waits for the store" if worker.waits else None
 
 
 def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble]:
@@ -115,6 +134,13 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
             f"{count_of(one.dead_letters_kept, 'dead letter')} of {name}",
             page="letters",
             filters=of,
+        )
+    if one.at_work and one.oldest_seconds > AT_WORK_SECONDS:
+        yield Trouble(
+            f"user code of {name} has worked on one key for {duration(one.oldest_seconds)}",
+            None if one.oldest_key is None else f"key {one.oldest_key}",
+            "late",
+            of,
         )
     holder = one.holder
     # A step that waits for another one has no trouble of its own.

@@ -102,6 +102,11 @@ class Verb(Generic[FORM]):
     is_final: bool = False
     """Whether it cannot be undone."""
 
+    def needs_more(self, given: Mapping[str, str]) -> bool:
+        """Whether the form has been opened without its fields."""
+        needed = [one.name for one in msgspec.structs.fields(self.form) if one.required]
+        return bool(needed) and not any(given.values())
+
     def read(self, given: Mapping[str, str]) -> FORM:
         """The form that a viewer has sent. `UsageError` if it is wrong."""
         return read_fields(given, self.form, self.title)

@@ -283,8 +283,9 @@ async def test_a_wrong_step_or_key_is_refused_in_words(
     pages = pages_of(postgres.schema.url)
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"key": "true"}, "true cannot be a key"),
-        ({"step": "cuont", "key": "a"}, "no computation 'cuont'"),
+        ({"step": "cuont", "key": "a"}, "no step 'cuont' with keys"),
         ({"step": "cuont"}, "no step 'cuont' with keys"),
+        ({"step": "lines", "key": "file lines.txt"}, "no step 'lines' with keys"),
         ({"key": "a", "timers_after": "[1]"}, "wrong place in timers_after"),
     )
     for filters, words in wrong:

@@ -256,7 +256,7 @@ FACTS = LateFacts(pipeline="wheel", labels={}, age_seconds=900.0, has_worker=Tru
         ({"ended": True}, "--keep-open"),
         ({"rows_left": 1200}, "1,200 rows of lines are not read yet"),
         ({"rows_left": 0}, "there is no fault"),
-        ({"has_worker": False}, "No worker runs this pipeline"),
+        ({"has_worker": False}, "If it ends again, the last lines of its log have the reason"),
     ],
 )
 def test_what_to_do_about_the_newest_time_of_a_source(facts: dict[str, Any], says: str) -> None:
@@ -291,3 +291,27 @@ def test_a_worker_that_is_blocked_comes_first() -> None:
         "User code blocks the event loop of a worker (The event loop is blocked):",
         "A worker waits for the store (Commits wait):",
     ]
+    unblock, end_the_session, _, _ = remedy_for(root, facts).advice
+    assert "asyncio.to_thread" in unblock
+    assert "pg_terminate_backend" in end_the_session
+
+
+@pytest.mark.parametrize(
+    ("facts", "incident"),
+    [
+        ({"blocked_by": "count, at x.py:7"}, "loop-blocked"),
+        ({"waits": "a commit"}, "commits-wait"),
+        ({}, "slow-computation"),
+    ],
+)
+def test_a_timer_is_not_cancelled_while_its_worker_stands_still(
+    facts: dict[str, Any], incident: str
+) -> None:
+    """It would take the result of its window with it."""
+    root = HolderRoot(kind="timer", step="minutes", what="", key="all", tag="7")
+    found = remedy_for(root, msgspec.structs.replace(FACTS, **facts))
+    offers = [one.verb for one in found.cures] + [
+        one.command for one in found.commands if "timers cancel" in one.command
+    ]
+    assert len(offers) == (0 if facts else 2)
+    assert found.incident_file == incident

@@ -413,6 +413,17 @@ async def test_a_record_or_row_is_set_aside(pages: SeenPages, postgres: Postgres
         ("set_aside", '"key 1"', {"item": item}),
         ("set_aside", '"file lines.txt"', {"row": 7}),
     ]
+    html = pages.get("/pipelines/wheel/log").text
+    assert "key?step=count" in html
+    assert "key?step=lines" not in html, "a partition of a source is no key"
+
+
+def test_a_form_that_was_just_opened_has_no_mistake(pages: SeenPages) -> None:
+    opened = pages.get("/pipelines/wheel/do/set_aside").text
+    assert "as the error names it" in opened
+    assert "alert" not in opened
+    assert "`step`" in pages.foresee("wheel", "set_aside", item="7")
+    assert "`step`" in text_of(pages.carry_out("wheel", "set_aside", reason="stuck"))
 
 
 def test_who_may_look_sees_no_buttons(

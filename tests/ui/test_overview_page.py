@@ -111,6 +111,32 @@ async def test_a_worker_without_a_lease_is_silent(pages: SeenPages, postgres: Po
     (text,) = wrong(pages)
     assert text.startswith(f"worker {silent[:8]} on ")
     assert "is silent: its lease ended 3" in text
+    assert text.endswith("ago. It owns no interval any more: no harm is done")
+
+
+async def test_workers_that_were_replaced_are_told_once(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    """Their rows stay for a day."""
+    await owned(postgres)
+    for _ in range(3):
+        await postgres.store.register_worker(str(uuid.uuid4()), -3.0)
+    await postgres.query("UPDATE {k} SET owner = NULL WHERE slot_from > 9", k="key_interval")
+    assert wrong(pages) == [
+        "1 key interval without a live owner",
+        "3 workers are gone. They own no interval any more: no harm is done",
+    ]
+
+
+async def test_a_silent_worker_with_intervals(pages: SeenPages, postgres: PostgresSite) -> None:
+    await owned(postgres)
+    silent = str(uuid.uuid4())
+    await postgres.store.register_worker(silent, -3.0)
+    await postgres.query("UPDATE {k} SET owner = %s WHERE slot_from > 9", silent, k="key_interval")
+    found, unowned = wrong(pages)
+    assert found.startswith(f"worker {silent[:8]} on ")
+    assert found.endswith(" ago")
+    assert unowned == "1 key interval without a live owner"
 
 
 async def test_intervals_without_a_live_owner(pages: SeenPages, postgres: PostgresSite) -> None:
@@ -158,6 +184,34 @@ async def test_a_worker_that_waits_for_the_store(pages: SeenPages, postgres: Pos
     await postgres.store.heartbeat(owner.worker, 9.0, {"waits": "a commit, for process 7"})
     assert wrong(pages) == [f"worker {owner.worker[:8]} waits for the store"]
     assert "a commit, for process 7" in pages.text("/")
+
+
+@pytest.mark.parametrize(("seconds", "is_long"), [(59.0, False), (83.0, True)])
+async def test_user_code_that_works_on_one_key_for_long(
+    pages: SeenPages, postgres: PostgresSite, seconds: float, is_long: bool
+) -> None:
+    owner = await owned(postgres)
+    work = {"keys": 1, "oldest": "'key 1'", "seconds": seconds}
+    interval = str(owner.interval_of("key 1").id)
+    load = {"intervals": {interval: {"queue": 4, "at_work": work}}}
+    await postgres.store.heartbeat(owner.worker, 9.0, load)
+    expected = ["user code of count has worked on one key for 1 min 23 s"] if is_long else []
+    (found,) = pages.json("/")["pipelines"]
+    told = [trouble for trouble in found["troubles"] if "has worked on" in trouble["text"]]
+    assert [trouble["text"] for trouble in told] == expected
+    assert ("key 'key 1'" in pages.text("/")) is is_long
+
+
+async def test_dropped_late_records_are_counted(
+    pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite
+) -> None:
+    owner = await owned(postgres)
+    assert "late record" not in pages.text("/")
+    counters = b'{"late_amended": 2, "late_dropped": 3}'
+    await owner.write(owner.commit(owner.interval_of("key 1"), counters=counters))
+    newly = pages_of(postgres.schema.url)
+    assert "3 late records dropped so far" in newly.text("/")
+    assert "2 amended, 3 dropped" in newly.text("/pipelines/wheel")
 
 
 async def test_a_watermark_that_is_held_is_told_once(

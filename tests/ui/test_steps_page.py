@@ -63,6 +63,7 @@ async def test_the_graph_has_the_figures_of_the_store(owner: Owner, pages: SeenP
     html = pages.get(STEPS).text
     graph = html[html.index('<svg class="live-graph"') : html.index("</svg>")]
     assert "500 rows left" in graph
+    assert "3 of at most 100" in html
     assert "10.0 s left" in graph
     assert "4.0/s · 80 waiting" in graph
     assert "2.0 ms code" in graph
@@ -191,6 +192,7 @@ def test_what_is_left_to_read_is_that_of_all_partitions() -> None:
     )  # fmt: skip
     assert (b.rows_left, b.bytes_left, b.paused) == (None, 8, True)
     assert (c.rows_left, c.bytes_left, c.pending) == (None, None, 0)
+    assert [one.pending_limit for one in (a, b, c)] == [20, 10, None]
 
 
 def test_what_is_undelivered_is_open_or_waits() -> None:

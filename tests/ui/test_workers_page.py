@@ -107,6 +107,19 @@ def test_without_a_worker_the_page_says_how_to_start_one(
     assert "without an owner" in text
 
 
+def test_without_a_running_worker_the_page_says_where_the_reason_is(
+    pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite
+) -> None:
+    """An error that ends workers is in their logs only."""
+    assert "last lines of its log" not in pages.text(PAGE)
+    stored(postgres.schema, "UPDATE {worker} SET lease_until = %s", LONG_AGO)
+    newly = pages_of(postgres.schema.url)
+    assert "last lines of its log" in newly.text(PAGE)
+    assert "do/set_aside" in newly.get(PAGE).text
+    stored(postgres.schema, "UPDATE {worker} SET stopped = true")
+    assert "last lines of its log" in pages_of(postgres.schema.url).text(PAGE)
+
+
 def test_a_worker_whose_lease_is_over_owns_nothing_any_more(
     pages: SeenPages, postgres: PostgresSite
 ) -> None:

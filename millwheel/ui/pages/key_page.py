@@ -72,12 +72,12 @@ def look(inspection: Inspection, pipeline: str, filters: KeyFilters) -> KeyFigur
     if filters.step is not None:
         step = name_of_step(connection, pipeline, filters.step)
     choices = [StepChoice(one.name, labels.get(one.name, one.name)) for one in steps]
-    if filters.key is not None and step is not None:
-        return _one(inspection, pipeline, step, filters, choices)
     number = next((one.id for one in steps if one.name == step), None)
     if step is not None and number is None:
         names = ", ".join(one.name for one in steps) or "none"
         raise UsageError(f"pipeline {pipeline!r} has no step {step!r} with keys. It has: {names}")
+    if filters.key is not None and step is not None:
+        return _one(inspection, pipeline, step, filters, choices)
     found: list[Any] = []
     following: KeyCursor | None = None
     if number is not None:

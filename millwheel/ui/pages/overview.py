@@ -24,6 +24,8 @@ class PipelineHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Workers with a valid lease."""
     dead_letters: int
     parked_keys: int
+    late_dropped: int
+    """Late records that had no effect, so far."""
     furthest_behind: str | None
     """The step with that lag; None: no lag is known."""
     complete: bool
@@ -61,6 +63,7 @@ def _health(status: PipelineStatus) -> PipelineHealth:
         workers=sum(worker.state == "running" for worker in status.workers),
         dead_letters=sum(one.dead_letters_kept for one in each),
         parked_keys=sum(one.parked.keys for one in each),
+        late_dropped=sum(one.counters.get("late_dropped", 0) for one in each),
         complete=status.complete,
         deployed=status.deployed,
         on_spark=status.on_spark,

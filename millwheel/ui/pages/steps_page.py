@@ -43,6 +43,8 @@ class SourceLeft(msgspec.Struct, frozen=True):
     """Time for these rows at the present rate, of the slowest partition."""
     pending: int
     """Rows that were read and are not acknowledged."""
+    pending_limit: int | None
+    """Most of them that the partitions may have; an injector at its limit reads no more."""
 
 
 class Undelivered(msgspec.Struct, frozen=True):
@@ -197,6 +199,7 @@ def _left_of(step: str, parts: list[SourceStatus], *, is_paused: bool) -> Source
         _sum(sizes) if is_known else None,
         max(seconds, default=None),
         sum(flow.pending for flow in flows),
+        sum(flow.cap for flow in flows) if is_known else None,
     )
 
 
