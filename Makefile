@@ -45,7 +45,8 @@ kill9: ## kill a pipeline ten times at random, and compare its result with arith
 	@$(VENV_PYTHON) -m examples.kill9 $(ARGS)
 
 docs: setup ## build the docs site in build/docs; warnings are errors
-	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html docs build/docs $(ARGS)
+	@rm -rf build/docs  # it would keep pages that were moved or removed
+	@$(VENV_PYTHON) -m sphinx -q -W --keep-going -j auto -b html -d build/doctrees docs build/docs $(ARGS)
 	@echo build/docs/index.html
 
 pages-check: setup ## build the docs site, run its longest pages, look at `millwheel ui` in a browser

@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "why" / "protocols.md"
 HEAD = """# Protocols
 
 The engine's protocols are tables in the code, `{state: {event: next state}}`; an event that a
-state does not allow raises `InvariantBroken`. These diagrams are drawn from the tables by
+state does not allow raises `InvariantBroken`. This page is made from the tables by
 `python -m tests.docs.protocols`.
 """
 

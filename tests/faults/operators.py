@@ -11,13 +11,12 @@ accepted, under the name of its operator, and one outcome for each request.
 from __future__ import annotations
 
 import argparse
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,11 +28,10 @@ from millwheel import Computation, Context, JsonLines, Park, Pipeline, Record, S
 from millwheel.ui.access import ViewerAccess
 from millwheel.ui.verbs import VERBS
 from tests.faults.kill_flights import workplace
+from tests.faults.parked import BEGIN, ENTRIES, INPUT, Entry, mended
 from tests.faults.service import Service
 from tests.support.seen_pages import SeenPages
 
-INPUT = Path(os.environ.get("OPERATED_INPUT", "input"))
-BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 NAMES = ("ann", "bob", "cleo", "dan", "eve")
 TOKEN = "secret of the operators"
 KEYS = 200
@@ -41,11 +39,6 @@ POISON = 5
 """Each so-many-th record fails at first."""
 EDITED = 1_000_001
 """An operator edits a record by adding this to its number, which then does not fail."""
-
-
-class Entry(msgspec.Struct):
-    account: int
-    number: int
 
 
 class Effect(msgspec.Struct):
@@ -61,7 +54,6 @@ class Account(msgspec.Struct):
     """Changed by operators only."""
 
 
-ENTRIES = Stream("entries", Entry)
 BOOKED = Stream("booked", Effect)
 PASSED = Stream("passed", Effect)
 
@@ -89,13 +81,6 @@ def _effect(entry: Entry, ctx: Context[Account]) -> Effect:
         raise ValueError(f"{entry.number} is poison")
     ctx.state.place += 1
     return Effect(entry.number, entry.account, ctx.state.place)
-
-
-def mended() -> int:
-    try:
-        return int((INPUT / "mended").read_text() or -1)
-    except FileNotFoundError:
-        return -1
 
 
 def build() -> Pipeline:
@@ -235,7 +220,7 @@ def operate(
     """
     random = Random(3)
     append(directory, range(records))
-    service = Service(directory, "tests.faults.operators:pipeline", "operated", "OPERATED_INPUT")
+    service = Service(directory, "tests.faults.operators:pipeline", "operated", "PARKED_INPUT")
     service.start()
     service.start()
     pages = None

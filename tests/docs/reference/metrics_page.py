@@ -49,14 +49,14 @@ def _table(families: Iterable[Metric]) -> str:
     rows = [
         (
             code(each.name + SUFFIXES.get(each.type, "")),
+            each.documentation,
             each.type,
             ", ".join(_labels(each)),
-            each.documentation,
         )
         for each in families
         if not each.name.startswith("process_")
     ]
-    return table(["metric", "type", "labels", "meaning"], rows)
+    return table(["metric", "meaning", "type", "labels"], rows)
 
 
 def _labels(family: Metric) -> list[str]:

@@ -20,8 +20,8 @@ def settings_page() -> str:
     for each in fields(Settings):
         limits: Range = each.metadata["range"]
         between = f"{_number(limits.least)} to {_number(limits.most)}"
-        rows.append((code(each.name), _number(each.default), between, limits.text))
-    return page("Settings", prose(HEAD), table(["setting", "default", "range", "meaning"], rows))
+        rows.append((code(each.name), limits.text, _number(each.default), between))
+    return page("Settings", prose(HEAD), table(["setting", "meaning", "default", "range"], rows))
 
 
 def _number(value: object) -> str:
