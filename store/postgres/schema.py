@@ -593,6 +593,37 @@ blocking_item = Table(
     ),
 )
 
+worker_end = Table(
+    "worker_end",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column(
+        "at",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="when it ended, by the database's clock",
+    ),
+    Column(
+        "worker",
+        UUID,
+        nullable=False,
+        comment="worker.id; without such a row if it has ended before it registered",
+    ),
+    Column("host", Text, nullable=False, comment="machine, boot and process namespace"),
+    Column("pid", Integer, nullable=False),
+    Column("kind", Text, nullable=False, comment="class of the error"),
+    Column("error", Text, nullable=False, comment="its text"),
+    Column(
+        "computation",
+        Text,
+        comment="name of the step of the record, timer or row at fault; null: there is none",
+    ),
+    Column("item", Text, comment="the record, timer or row at fault, as in set-aside"),
+    Column("key", KEY_TEXT, comment="its key as compact JSON"),
+    Column("partition", Text, comment="the partition of a row"),
+    comment="Errors with which workers have ended, the newest only",
+)
+
 request = Table(
     "request",
     metadata,
