@@ -76,6 +76,29 @@ pipeline = Table(
         server_default=text("gen_random_uuid()"),
         comment="tells this schema from a later one of the same name; a copy has it too",
     ),
+    Column(
+        "origin",
+        Text,
+        comment="the pipeline or savepoint that it was copied from; null: it is no copy",
+    ),
+    Column("copied_at", DateTime(timezone=True), comment="the moment that the copy shows"),
+    Column(
+        "keep_until",
+        DateTime(timezone=True),
+        comment="of a savepoint: when it may be dropped; null: not by itself",
+    ),
+    Column(
+        "restore_point",
+        Text,
+        comment="of a savepoint: position of its restore point in the WAL; null: there is none",
+    ),
+    Column(
+        "withholds",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="sinks outside the store get nothing: it runs beside its origin",
+    ),
     comment="One row: the pipeline's name, and the end of its forgotten past",
 )
 
