@@ -264,7 +264,7 @@ class GenerationStatus(msgspec.Struct, frozen=True):
 
 
 class WaitsStatus(msgspec.Struct, frozen=True):
-    """What waits beside the records."""
+    """Waits beside those of records."""
 
     requests: int = 0
     """Requests of operators that are due and not carried out."""
