@@ -234,7 +234,7 @@ class Asking:
         return self._ask_about("retry", actor, [letter], None, payload)
 
     def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
-        """Delete letters that are not being retried, and not in parked keys; returns their
+        """Delete letters that no owner is asked about, or must delete itself; returns their
         numbers.
 
         They are locked before a second statement looks at the requests about them: otherwise an
@@ -246,18 +246,16 @@ class Asking:
             self.note(actor, "discard", {"letters": gone})
         return gone
 
-    def discard_parked(self, actor: Actor, ids: Sequence[int]) -> tuple[int, int]:
-        """Ask the owners of parked keys to delete those of some dead letters that are theirs;
+    def discard_by_owners(self, actor: Actor, ids: Sequence[int]) -> tuple[int, int]:
+        """Ask owners of keys to delete those of some dead letters that only they may delete;
         returns the number of the batch, and of requests."""
-        parked = self._of_parked_keys(ids)
-        return self._ask_about("discard", actor, parked, None, None) if parked else (0, 0)
+        theirs = self.letters_of_owners(ids)
+        return self._ask_about("discard", actor, theirs, None, None) if theirs else (0, 0)
 
-    def parked(self, ids: Sequence[int]) -> int:
-        """The number of those of some dead letters that belong to parked keys."""
-        return len(self._of_parked_keys(ids))
-
-    def _of_parked_keys(self, ids: Sequence[int]) -> list[int]:
-        return [id_ for (id_,) in self._rows("parked_letters", ids=list(ids))]
+    def letters_of_owners(self, ids: Sequence[int]) -> list[int]:
+        """Those of some dead letters that only the owners of their keys may delete: letters of
+        parked keys, and those with a withdrawn request that an owner may have begun."""
+        return [id_ for (id_,) in self._rows("letters_of_owners", ids=list(ids))]
 
     def _ask_about(
         self,

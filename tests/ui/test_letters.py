@@ -355,7 +355,7 @@ async def test_a_discard_leaves_what_is_retried_and_what_came_later(
     assert "4 dead letters match" in text
     assert "deletes 3 dead letters for good" in text
     assert "being retried: 1 of them, which stay" in text
-    assert "of parked keys: 1 of them" in text
+    assert "withdrawn and may have begun: 1 of them. The owners" in text
     form = pages.get("/pipelines/wheel/do/discard", all="true").text
     assert "letters.jsonl" in form
     assert "this cannot be undone" in form

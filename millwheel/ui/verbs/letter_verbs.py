@@ -229,24 +229,25 @@ def _foresee_discard(desk: VerbDesk, form: DiscardedLetters) -> Foreseen:
     wanted = _discarded(form)
     with desk.asking() as asking:
         matched = asking.match(wanted)
-        parked = asking.parked(matched.ids)
+        of_owners = len(asking.letters_of_owners(matched.ids))
     _require_found(desk, wanted, matched)
     going = len(matched.ids) - matched.retried
     suggested = {} if not matched.ids else {"up_to": str(matched.ids[-1])}
-    lines = list(_of_a_discard(matched, going, parked))
+    lines = list(_of_a_discard(matched, going, of_owners))
     return Foreseen(lines, going > 0, suggested, _copies(form))
 
 
-def _of_a_discard(matched: MatchedLetters, going: int, parked: int) -> Iterator[str]:
+def _of_a_discard(matched: MatchedLetters, going: int, of_owners: int) -> Iterator[str]:
     yield matched.number()
     if going:
         yield f"deletes {count_of(going, 'dead letter')} for good"
     if matched.retried:
         yield f"being retried: {matched.retried:,} of them, which stay"
-    if parked:
+    if of_owners:
         yield (
-            f"of parked keys: {parked:,} of them; the owners of the keys are asked to delete "
-            "them, and the next records of these keys have their turn"
+            f"of parked keys, or with a retry that was withdrawn and may have begun: {of_owners:,} "
+            "of them. The owners of the keys are asked to delete them: a retry that has begun is "
+            "done all the same, and after a letter of a parked key the next records have their turn"
         )
 
 
@@ -268,7 +269,7 @@ def _discard(desk: VerbDesk, actor: Actor, form: DiscardedLetters) -> Asked:
         matched = asking.match(wanted)
         _require_found(desk, wanted, matched)
         gone = asking.discard(actor, matched.ids)
-        batch, count = asking.discard_parked(actor, matched.ids)
+        batch, count = asking.discard_by_owners(actor, matched.ids)
         if not gone and not count:
             stay = f"; {matched.retried:,} are being retried, and stay" if matched.retried else ""
             raise UsageError(f"nothing was discarded: {matched.number()}{stay}")
