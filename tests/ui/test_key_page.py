@@ -16,7 +16,7 @@ from millwheel.core.model import from_micros
 from millwheel.store.console import key_history, some_keys
 from millwheel.ui.access import Level, Viewer, ViewerAccess
 from tests.support.seen_pages import SeenPages, text_of
-from tests.support.store_sites import COUNT, SECOND, START, Owner, PostgresSite, deploy
+from tests.support.store_sites import COUNT, GRAPH, SECOND, START, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest
 
@@ -275,6 +275,32 @@ async def test_the_history_has_what_is_stored_the_newest_first(
     text = fewer.text(KEY, key="a")
     assert "there are older ones" in text
     assert "older ones are dropped when they are folded" in text
+
+
+@pytest.mark.parametrize(
+    ("sender", "reader", "missing"),
+    [
+        ({}, {}, ["lines"]),
+        ({"productions": "weak"}, {}, ["lines", "other"]),
+        ({}, {"delivery": "at_most_once"}, ["lines", "count", "other"]),
+    ],
+)
+async def test_the_history_says_whose_records_it_has_not(
+    postgres: PostgresSite,
+    pages_of: PagesOf,
+    sender: dict[str, str],
+    reader: dict[str, str],
+    missing: list[str],
+) -> None:
+    nodes = {**GRAPH["nodes"], "other": sender}
+    graph = {"nodes": {**nodes, "count": {**nodes["count"], **reader}}}
+    step = replace(COUNT, upstream=["lines", "count", "other"])
+    other = replace(COUNT, name="other")
+    await deploy(postgres.store, graph=graph, count=step, more=(other,))
+    pages = pages_of(postgres.schema.url)
+    assert pages.json(KEY, step="count", key="a")["history"]["unstored"] == missing
+    words = f"come straight from {', '.join(missing)} are not stored"
+    assert words in pages.text(KEY, step="count", key="a")
 
 
 async def test_a_wrong_step_or_key_is_refused_in_words(
