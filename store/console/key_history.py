@@ -35,8 +35,8 @@ commit."""
 MOST_REQUESTS = 100_000
 """Number of newest requests that are searched."""
 
-MOST_CHARACTERS = 4_000
-"""Longest value of an event."""
+MOST_CHARACTERS = 4_001
+"""Longest value of an event: one more than a page shows, which says that it is cut."""
 
 
 class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):

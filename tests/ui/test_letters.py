@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import msgspec
@@ -193,6 +195,44 @@ def test_a_letter_stands_with_what_else_its_key_has(pages: SeenPages) -> None:
     links = pages.get(PAGE, letter=6).text
     assert "do/retry" not in links
     assert "do/discard?ids=6" in links
+
+
+async def test_links_lead_to_the_letters_that_are_counted(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    """Whatever characters a key has."""
+    odd = "\"\u202e<a b='&'>\""
+    await postgres.query("UPDATE {d} SET key = %s WHERE id = 5", odd, d="dead_letter")
+
+    def linked(begin: str, **filters: Any) -> list[list[int]]:
+        found = re.findall(rf'href="({begin}\?[^"]*key=[^"]*)"', pages.get(PAGE, **filters).text)
+        return [numbers(pages.client.get("/api" + unescape(link)).json()) for link in found]
+
+    assert linked(PAGE, group="key", waiting="true") == [[3, 2, 1], [3, 2, 1], [5], [4]]
+    assert linked(PAGE, group="key") == [[3, 2, 1], [5], [4], [1]]
+    assert linked("/pipelines/wheel/key", letter=5) == [[5]]
+
+
+async def test_long_texts_say_that_they_are_cut(pages: SeenPages, postgres: PostgresSite) -> None:
+    await postgres.query(
+        "UPDATE {d} SET value = repeat('v', 301), error = repeat('e', 300), "
+        "traceback = repeat('t', 19990) || 'the cause' WHERE id IN (2, 5)",
+        d="dead_letter",
+    )
+    text = pages.text(PAGE)
+    assert text.count("v" * 300 + "…") == 2, "in the list, and behind the parked key"
+    assert "e" * 300 in text
+    assert "e…" not in text
+    assert "the cause" in pages.text(PAGE, letter=5)
+
+
+async def test_records_that_are_being_processed_have_not_failed(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    await postgres.query("DELETE FROM {d} WHERE parked IS DISTINCT FROM 'waiting'", d="dead_letter")
+    text = pages.text(PAGE)
+    assert "the records that wait in them are being processed" in text
+    assert "Nothing has failed" not in text
 
 
 def test_of_the_records_that_wait_the_first_are_shown(

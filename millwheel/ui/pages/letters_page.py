@@ -26,8 +26,8 @@ GROUPS = 50
 
 PARKED = 20
 
-SHOWN_CHARACTERS = 300
-"""Of a value or an error in a list."""
+SHOWN_CHARACTERS = 301
+"""Of a value or an error in a list: one more than the page shows, which says that it is cut."""
 
 OTHERS = 10
 """Letters of the same key that are listed with one of them."""
