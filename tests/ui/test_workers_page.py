@@ -156,6 +156,18 @@ def test_a_move_a_split_and_a_merge_are_shown_while_they_are_wanted(
     assert "A→B" in text_of(answer)
 
 
+def test_what_blocks_a_worker_is_hidden_with_its_key(
+    pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite
+) -> None:
+    load = {"blocked": {"seconds": 3.0, "by": "key 'secret'"}, "waits": "UPDATE t SET n = 4711"}
+    stored(postgres.schema, "UPDATE {worker} SET load = %s", Jsonb(load))
+    assert "key 'secret'" in pages.text(PAGE)
+    redacted = pages_of(postgres.schema.url, redact=True)
+    for path in (PAGE, f"/api{PAGE}"):
+        text = redacted.get(path).text
+        assert ("secret" in text, "4711" in text, "(hidden)" in text) == (False, False, True)
+
+
 def test_workers_of_two_generations_are_compared(pages: SeenPages, postgres: PostgresSite) -> None:
     assert "several generations" not in pages.text(PAGE)
     other = str(uuid.uuid4())

@@ -118,7 +118,6 @@ class Possession(msgspec.Struct, frozen=True, kw_only=True):
     deployed: bool
     complete: bool
     is_on_spark: bool
-    schema_current: bool
     workers: list[LetteredWorker]
     generations: list[GenerationStatus]
     rings: list[StepRing]
@@ -145,9 +144,8 @@ class _Owners(NamedTuple):
 
 
 def look(inspection: Inspection, pipeline: str, filters: WorkersFilters) -> Possession:
+    inspection.require_current(pipeline)
     status = inspection.placed(pipeline)
-    if not status.schema_current:
-        inspection.require_current(pipeline)
     born = sorted(status.workers, key=lambda one: (one.started_at, one.id))
     owners = _Owners(
         {one.id: letter_of(at) for at, one in enumerate(born)},
@@ -178,7 +176,6 @@ def look(inspection: Inspection, pipeline: str, filters: WorkersFilters) -> Poss
         deployed=status.deployed,
         complete=status.complete,
         is_on_spark=status.on_spark is not None,
-        schema_current=status.schema_current,
         workers=[_worker(one, owners) for one in born],
         generations=status.generations,
         rings=rings,
