@@ -203,6 +203,7 @@ async def test_a_pipeline_on_spark_has_no_owner_to_ask(
     postgres: PostgresSite, pages_of: PagesOf
 ) -> None:
     await Owner.take(postgres.store)
+    await postgres.query("UPDATE {k} SET owner = NULL", k="key_interval")
     await postgres.query(
         "INSERT INTO {q} (checkpoint, levels, sender, batch, low_watermark, output_watermark, "
         "counters, table_rows, began_at, changed_at) "
@@ -212,3 +213,6 @@ async def test_a_pipeline_on_spark_has_no_owner_to_ask(
     pages = pages_of(postgres.schema.url)
     for verb in ("set_state", "delete_state", "fire_timer", "cancel_timer"):
         assert "runs on Spark" in pages.foresee("wheel", verb, step="count", key="a")
+    text = pages.text("/pipelines/wheel/key", step="count", key="a")
+    assert "what stands here is as it was on workers" in text
+    assert "until one claims it" not in text

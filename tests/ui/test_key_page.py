@@ -137,6 +137,21 @@ async def test_links_lead_to_the_next_page(
     assert followed("Further timers")["timers"][0]["tag"] == "tag 017"
 
 
+async def test_a_page_beyond_the_last_timer_does_not_say_that_there_is_none(
+    postgres: PostgresSite, owner: Owner, pages_of: PagesOf
+) -> None:
+    """Timers fire while somebody looks at the second page."""
+    await write_key(postgres, owner)
+    pages = pages_of(postgres.schema.url)
+    after = msgspec.json.encode([START + 3600 * SECOND, "wall", "z"]).decode()
+    one = pages.json(KEY, key="a", timers_after=after)["one"]
+    assert (one["timers"], one["timers_total"], one["next_timer"]) == ([], 230, None)
+    text = pages.text(KEY, key="a", timers_after=after)
+    assert "There are no timers after this place: from the first one" in text
+    assert "No timers are pending" not in text
+    assert "No timers are pending" in pages.text(KEY, key="b")
+
+
 async def test_many_entries_are_not_counted_to_the_end(
     postgres: PostgresSite, owner: Owner, pages_of: PagesOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +328,8 @@ async def test_a_wrong_step_or_key_is_refused_in_words(
         ({"step": "cuont"}, "no step 'cuont' with keys"),
         ({"step": "lines", "key": "file lines.txt"}, "no step 'lines' with keys"),
         ({"key": "a", "timers_after": "[1]"}, "wrong place in timers_after"),
+        ({"key": "a", "timers_after": '[1, "wall", "\\u0000"]'}, "wrong place in timers_after"),
+        ({"keys_after": '[1, "\\u0000"]'}, "wrong place in keys_after"),
     )
     for filters, words in wrong:
         answer = pages.get(KEY, **filters)

@@ -61,6 +61,8 @@ class KeyFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters of the key, the newest ones."""
     more_letters: bool
     history: KeyHistory | None
+    is_on_spark: bool
+    """Spark has the keys: all this is as it was before."""
 
 
 def look(inspection: Inspection, pipeline: str, filters: KeyFilters) -> KeyFigures:
@@ -93,6 +95,7 @@ def look(inspection: Inspection, pipeline: str, filters: KeyFilters) -> KeyFigur
         letters=[],
         more_letters=False,
         history=None,
+        is_on_spark=inspection.runs_on_spark(pipeline),
     )
 
 
@@ -118,6 +121,7 @@ def _one(
         letters=letters[:LISTED_LETTERS],
         more_letters=len(letters) > LISTED_LETTERS,
         history=history_of_key(inspection.connection, pipeline, step, key),
+        is_on_spark=inspection.runs_on_spark(pipeline),
     )
 
 
@@ -126,9 +130,12 @@ def _place(text: str | None, kind: type[Any], name: str) -> Any:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=kind)
+        found = msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
         raise UsageError(f"the address has a wrong place in {name}: {error}") from error
+    if any("\0" in part for part in found if isinstance(part, str)):
+        raise UsageError(f"the address has a wrong place in {name}: Postgres cannot have NUL")
+    return found
 
 
 KEY: Page[KeyFilters] = Page("key", "Key", "What about this key?", "key.html", look, KeyFilters)
