@@ -355,7 +355,8 @@ async def test_a_retry_asks_the_owners_of_the_letters(
     for wrong in ("0", "-1", "nan", "inf"):
         refused = pages.carry_out("wheel", "retry", ids="5", rate=wrong, reason="mended")
         assert refused.status_code == 400
-    assert "give numbers of dead letters" in pages.foresee("wheel", "retry", ids="four")
+    for wrong in ("four", "9" * 19, "9" * 5000):
+        assert "give numbers of dead letters" in pages.foresee("wheel", "retry", ids=wrong)
 
 
 async def test_an_edit_shows_the_old_value_and_the_log_keeps_it(
@@ -431,6 +432,8 @@ def test_a_discard_of_what_is_not_there_deletes_nothing(pages: SeenPages) -> Non
 async def test_a_record_or_row_is_set_aside(pages: SeenPages, postgres: PostgresSite) -> None:
     item = f"record:{1:032x}"
     assert "fill in its key" in pages.foresee("wheel", "set_aside", step="count", item=item)
+    huge = pages.foresee("wheel", "set_aside", step="lines", item="9" * 5000)
+    assert "is no number of a row" in huge
     assert "names no record" in pages.foresee(
         "wheel", "set_aside", step="count", item="7", key="key 1"
     )

@@ -273,11 +273,19 @@ async def test_intervals_are_moved_pinned_split_and_merged(
         id_, _, _, has, _ = found[0]
         (other,) = {row[3] for row in found} - {has, None}
         assert "Choose the worker" in await foresee("move_interval", interval=id_)
+        chosen = await asyncio.to_thread(pages.get, PAGE[:-7] + "do/move_interval", interval=id_)
+        assert f"do/move_interval?interval={id_}&amp;to={other}" in chosen.text
         assert f"moves interval {id_}" in await foresee("move_interval", interval=id_, to=other[:8])
         await do("move_interval", interval=id_, to=other[:8])
         await until(lambda all_: all_[0][3:] == (other, True))
         text = await foresee("move_interval", interval=id_, to=other)
         assert "nothing would change" in text
+        text = await foresee("split_interval", interval=id_)
+        form = await asyncio.to_thread(pages.get, PAGE[:-7] + "do/split_interval", interval=id_)
+        seen = re.search(r'name="at" value="(\d+)"', form.text)
+        assert seen is not None, "what is done is what was foreseen"
+        assert f"and {seen[1]} to" in text_of(form)
+        assert f"Done by worker {other[:8]}" in text
         await do("split_interval", interval=id_, at=SLOTS // 8)
         first, second, *_ = await until(lambda all_: all_[0][2] == SLOTS // 8)
         assert "makes one interval" in await foresee(
@@ -290,6 +298,10 @@ async def test_intervals_are_moved_pinned_split_and_merged(
         await do("unpin_interval", interval=id_)
         await until(lambda all_: not all_[0][4])
         assert "is not pinned" in await foresee("unpin_interval", interval=id_)
+        again = await asyncio.to_thread(
+            pages.carry_out, "wheel", "unpin_interval", interval=id_, reason="again"
+        )
+        assert again.status_code == 400, "and the log does not say that it was done"
         log = (await asyncio.to_thread(pages.json, "/pipelines/wheel/log"))["batches"]
         assert [entry["verb"] for entry in log] == [
             "move_interval", "merge_intervals", "split_interval", "move_interval",

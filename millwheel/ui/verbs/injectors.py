@@ -24,9 +24,10 @@ def _nothing(*, paused: bool) -> str:
 
 def _foresee(desk: VerbDesk, form: InjectorForm, *, paused: bool) -> Foreseen:
     with desk.inspecting() as inspection:
-        status = inspection.status(desk.pipeline)
+        inspection.require_current(desk.pipeline)
+        status = inspection.placed(desk.pipeline)
     known = [one for one in status.computations if one.kind == "injector"]
-    asked = [one for one in known if form.step in (None, one.name)]
+    asked = [one for one in known if form.step in (None, one.name, one.label)]
     changed = [one.label or one.name for one in asked if one.paused != paused]
     if not asked:
         names = ", ".join(one.name for one in known) or "none"

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel.core.codec import shown
 from millwheel.core.quantities import count_of
 from millwheel.core.typed_values import key_of, typed_json
 from millwheel.errors import UsageError
@@ -16,6 +17,8 @@ from millwheel.store.console.asking import ITEM, Actor, LetterFilter, MatchedLet
 from millwheel.store.console.kept_letters import DeadLetterEntry
 from millwheel.ui.pages.letters_page import letter_filter
 from millwheel.ui.verb import Asked, Foreseen, FormField, Further, Verb, VerbDesk
+
+NUMBER = re.compile("[0-9]{1,18}")
 
 WHICH = {
     "ids": FormField("numbers", hint="of dead letters, separated by commas or spaces"),
@@ -51,8 +54,8 @@ def _required(form: WhichLetters, verb: str) -> LetterFilter:
 
 def _numbers(text: str) -> list[int]:
     found = re.split(r"[,\s]+", text.strip(", \t\r\n"))
-    if not all(part.isdecimal() for part in found):
-        raise UsageError(f"numbers {text!r}: give numbers of dead letters, as in 12, 13")
+    if not all(map(NUMBER.fullmatch, found)):
+        raise UsageError(f"numbers {shown(text)}: give numbers of dead letters, as in 12, 13")
     return list(map(int, found))
 
 
@@ -306,10 +309,10 @@ class SetAsideItem(msgspec.Struct, frozen=True):
 
 
 def _require_item(form: SetAsideItem) -> None:
-    if form.key is None and not form.item.isdecimal():
+    if form.key is None and not NUMBER.fullmatch(form.item):
         raise UsageError(
-            f"{form.item!r} is no number of a row. For a record or timer of a computation fill in "
-            "its key as well"
+            f"{shown(form.item)} is no number of a row. For a record or timer of a computation fill "
+            "in its key as well"
         )
     if form.key is not None and not ITEM.fullmatch(form.item):
         raise UsageError(
@@ -323,7 +326,7 @@ def _foresee_aside(desk: VerbDesk, form: SetAsideItem) -> Foreseen:
         inspection.require_current(desk.pipeline)
         kinds = {
             name: one.kind
-            for one in inspection.status(desk.pipeline).computations
+            for one in inspection.placed(desk.pipeline).computations
             for name in (one.name, one.label)
         }
     wanted = "injector" if form.key is None else "computation"
