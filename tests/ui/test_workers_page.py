@@ -238,6 +238,32 @@ def test_a_run_that_is_alone_keeps_its_intervals(pages: SeenPages, owner: Owner)
     assert pages.json("/pipelines/wheel/log")["batches"] == []
 
 
+def test_the_worker_that_is_to_have_an_interval_changes_it(
+    pages: SeenPages, owner: Owner, postgres: PostgresSite
+) -> None:
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+    stored(postgres.schema, ADD_WORKER, first)
+    stored(postgres.schema, "UPDATE {worker} SET lease_until = %s WHERE id <> %s", LONG_AGO, first)
+    lower, upper = (row.id for row in owner.intervals)
+    text = pages.foresee("wheel", "split_interval", interval=lower)
+    assert "Done by the worker that takes it next: its owner is gone." in text
+    chosen = pages.get("/pipelines/wheel/do/move_interval", interval=lower).text
+    assert (f"to={first}" in chosen, f"to={owner.worker}" in chosen) == (True, False)
+    stored(
+        postgres.schema,
+        "INSERT INTO {worker} SELECT %s, host, pid, pid_started, started_at, heartbeat_at, "
+        "lease_seconds, lease_until, false, backends, load, address, generation FROM {worker} "
+        "WHERE id = %s",
+        second,
+        first,
+    )
+    stored(postgres.schema, "UPDATE {key_interval} SET owner = %s", first)
+    stored(postgres.schema, "UPDATE {key_interval} SET wanted_by = %s WHERE id = %s", second, lower)
+    text = pages.foresee("wheel", "merge_intervals", lower=lower, upper=upper)
+    assert f"Done by worker {second[:8]}" in text
+    assert f"The upper one moves from worker {first[:8]} to worker {second[:8]} before." in text
+
+
 async def test_intervals_are_moved_pinned_split_and_merged(
     new_schema: Callable[[int], Schema], tmp_path: Path, pages_of: PagesOf
 ) -> None:

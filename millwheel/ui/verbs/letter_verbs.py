@@ -311,8 +311,8 @@ class SetAsideItem(msgspec.Struct, frozen=True):
 def _require_item(form: SetAsideItem) -> None:
     if form.key is None and not NUMBER.fullmatch(form.item):
         raise UsageError(
-            f"{shown(form.item)} is no number of a row. For a record or timer of a computation fill "
-            "in its key as well"
+            f"{shown(form.item)} is no number of a row. For a record or timer of a computation "
+            "fill in its key as well"
         )
     if form.key is not None and not ITEM.fullmatch(form.item):
         raise UsageError(
