@@ -24,7 +24,7 @@ from millwheel.core.quantities import count_of
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
 from millwheel.store.console.request_log import RequestLog
-from millwheel.store.console.step_names import name_of_step
+from millwheel.store.console.step_names import name_of_step, refusing_steps, stored_nodes
 from millwheel.store.postgres.statements import Statements
 
 
@@ -85,6 +85,8 @@ class MatchedLetters(NamedTuple):
     waiting: int
     askable: int
     """Letters that an owner can be asked to process again."""
+    refused: int = 0
+    """Letters whose owners refuse all requests (`refusing_steps`)."""
 
     def number(self) -> str:
         number = len(self.ids)
@@ -101,6 +103,11 @@ class MatchedLetters(NamedTuple):
             yield (
                 f"of computations that were removed: {self.removed:,} of them; no code processes "
                 "them. Export them, or discard them"
+            )
+        if self.refused:
+            yield (
+                f"of computations with weak, tree or bundle productions: {self.refused:,} of them; "
+                "their owners refuse to retry. Send these records again, and discard the letters"
             )
         if self.retried:
             yield f"being retried already: {self.retried:,} of them"
@@ -304,6 +311,7 @@ class Asking:
         ids, computations, without_key, removed, retried, behind, waiting = (
             zip(*found, strict=True) if found else [()] * 7
         )
+        refusing = refusing_steps(stored_nodes(self._connection, self._pipeline))
         return MatchedLetters(
             list(ids),
             sum(without_key),
@@ -312,6 +320,7 @@ class Asking:
             dict(Counter(compress(computations, behind))),
             sum(waiting),
             sum(not any(reasons) for reasons in zip(without_key, removed, retried, strict=True)),
+            sum(name in refusing for name in computations),
         )
 
     def log(self) -> RequestLog:

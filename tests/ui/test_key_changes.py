@@ -14,7 +14,7 @@ import pytest
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.servers import database
 from tests.support.shells import Running, Shell
-from tests.support.store_sites import Owner, PostgresSite
+from tests.support.store_sites import GRAPH, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest
 
@@ -197,6 +197,21 @@ async def test_a_wrong_form_is_refused_in_words(postgres: PostgresSite, pages_of
         assert answer.status_code == 400, (verb, form)
         assert words in text_of(answer), (verb, form)
     assert pages.json("/pipelines/wheel/log")["batches"] == []
+
+
+@pytest.mark.parametrize("part", [{"productions": "weak"}, {"bundles": True}])
+async def test_owners_that_refuse_all_requests_are_not_asked(
+    postgres: PostgresSite, pages_of: PagesOf, part: dict[str, Any]
+) -> None:
+    graph = {"nodes": {**GRAPH["nodes"], "count": {**GRAPH["nodes"]["count"], **part}}}
+    owner = await Owner.take(postgres.store, await deploy(postgres.store, graph=graph))
+    commit = owner.commit()
+    commit.dead_letters = [owner.dead_letter(1)]
+    await owner.write(commit)
+    pages = pages_of(postgres.schema.url)
+    for verb in ("set_state", "delete_state", "fire_timer", "cancel_timer"):
+        assert "refuse all requests" in pages.foresee("wheel", verb, step="count", key="a")
+    assert "1 of them; their owners refuse" in pages.foresee("wheel", "retry", all="true")
 
 
 async def test_a_pipeline_on_spark_has_no_owner_to_ask(

@@ -14,7 +14,7 @@ from millwheel.errors import UsageError
 from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.one_key import KeyStatus, due_of_timer
-from millwheel.store.console.step_names import name_of_step
+from millwheel.store.console.step_names import name_of_step, refusing_steps, stored_nodes
 from millwheel.ui.hiding import VALUE
 from millwheel.ui.verb import Asked, Foreseen, FormField, Verb, VerbDesk
 
@@ -120,6 +120,11 @@ def _look(inspection: Inspection, desk: VerbDesk, form: KeyForm) -> tuple[KeySta
     """The key, and words about its owner. `UsageError` if no owner could ever carry it out."""
     inspection.require_owners(desk.pipeline)
     found = inspection.key(desk.pipeline, form.step, key_of(form.key))
+    if found.computation in refusing_steps(stored_nodes(inspection.connection, desk.pipeline)):
+        raise UsageError(
+            f"{found.computation!r} has weak, tree or bundle productions: its owners commit no "
+            "state with them, and refuse all requests"
+        )
     return found, list(_about_owner(found))
 
 
