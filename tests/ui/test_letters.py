@@ -293,6 +293,27 @@ async def test_a_download_comes_in_portions_and_ends_where_it_began(
     assert found == [id_ for (id_,) in wanted]
 
 
+def test_a_portion_of_large_values_ends_early(
+    pages: SeenPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand values of a megabyte would end the process of the pages."""
+    read: list[int] = []
+    portion = kept_letters.KeptLetters.portion
+
+    def counted(*args: Any, **options: Any) -> Any:
+        found = portion(*args, **options)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(kept_letters.KeptLetters, "portion", counted)
+    for most_bytes, portions in ((1, [1, 1, 1, 1, 0]), (9, [2, 2, 0]), (1000, [4, 0])):
+        monkeypatch.setattr(letters, "PORTION_BYTES", most_bytes)
+        lines = pages.get(f"{PAGE}.jsonl").text.splitlines()
+        assert [msgspec.json.decode(line)["id"] for line in lines] == [1, 4, 5, 6]
+        assert read == portions
+        read.clear()
+
+
 def until_no_look_is_open(postgres: PostgresSite) -> None:
     """The server writes until the connection takes no more; then there must be none."""
     deadline = time.monotonic() + 20
