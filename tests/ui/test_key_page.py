@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
@@ -15,6 +16,7 @@ from millwheel.core.codec import encode_key
 from millwheel.core.model import from_micros
 from millwheel.store.console import key_history, some_keys
 from millwheel.ui.access import Level, Viewer, ViewerAccess
+from millwheel.ui.pages import key_page
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.store_sites import COUNT, GRAPH, SECOND, START, Owner, PostgresSite, deploy
 
@@ -210,8 +212,9 @@ async def test_without_a_key_all_keys_of_the_step_come_by_cursor(
 
 
 async def test_a_parked_key_says_what_stops_it(
-    postgres: PostgresSite, owner: Owner, pages_of: PagesOf
+    postgres: PostgresSite, owner: Owner, pages_of: PagesOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(key_page, "LISTED_LETTERS", 3)
     slot = encode_key("a")[1]
     for parked, key in (("failed", "a"), ("waiting", "a"), ("waiting", "a"), (None, "a"),
                         ("waiting", NEIGHBOUR)):  # fmt: skip
@@ -231,7 +234,10 @@ async def test_a_parked_key_says_what_stops_it(
     assert found["one"]["parked"] == {
         "since": from_micros(START).isoformat(), "waiting": 2, "letter": 1, "error": "it is bad"
     }  # fmt: skip
-    assert [letter["id"] for letter in found["letters"]] == [4, 3, 2, 1]
+    assert [letter["id"] for letter in found["letters"]] == [4, 3, 2]
+    (link,) = re.findall('href="([^"]*)">All of this key', pages.get(KEY, key="a").text)
+    all_of_them = pages.client.get("/api" + unescape(link)).json()["letters"]
+    assert [letter["id"] for letter in all_of_them] == [4, 3, 2, 1], "those that wait, too"
     text = pages.text(KEY, step="count", key="a")
     assert "dead letter 1 stops it, and 2 records behind it wait." in text
     found = pages.json(KEY, step="count", key=NEIGHBOUR)

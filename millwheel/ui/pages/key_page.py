@@ -17,6 +17,7 @@ from millwheel.store.console.one_key import KeyPart, KeyStatus, TimerPlace
 from millwheel.store.console.some_keys import BEGINNING, KeyCursor, keyed_steps, some_keys
 from millwheel.store.console.step_names import name_of_step
 from millwheel.ui.page import Page
+from millwheel.ui.pages.letters_page import SHOWN_CHARACTERS
 
 LISTED_KEYS = 50
 LISTED_ENTRIES = 100
@@ -58,7 +59,7 @@ class KeyFigures(msgspec.Struct, frozen=True, kw_only=True):
     one: KeyStatus | None
     """The key, if one is given."""
     letters: list[DeadLetterEntry]
-    """Dead letters of the key, the newest ones."""
+    """Dead letters of the key, the newest ones; long values and errors are cut."""
     more_letters: bool
     history: KeyHistory | None
     is_on_spark: bool
@@ -111,7 +112,9 @@ def _one(
     part = KeyPart(LISTED_ENTRIES, 0, filters.entries_after, after_timer)
     one = inspection.key(pipeline, step, key, part)
     of_key = LetterFilter(computation=step, key=encode_key(key)[0].decode(), waiting=True)
-    letters = inspection.letters(pipeline).newest(LISTED_LETTERS + 1, of_key)
+    letters = inspection.letters(pipeline).newest(
+        LISTED_LETTERS + 1, of_key, characters=SHOWN_CHARACTERS
+    )
     return KeyFigures(
         steps=choices,
         step=step,
