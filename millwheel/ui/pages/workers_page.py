@@ -12,7 +12,7 @@ import msgspec
 
 from millwheel.core.quantities import count_of
 from millwheel.errors import UsageError
-from millwheel.runtime.ownership.planner import ReportedLoad
+from millwheel.runtime.ownership.planner import ReportedIntervalLoad, ReportedLoad
 from millwheel.store.console.inspection import (
     GenerationStatus,
     Inspection,
@@ -264,17 +264,9 @@ def _ring(
     )
 
 
-def _load(row: OwnedInterval) -> _Figures | None:
-    if row.load is None:
-        return None
-    load = ReportedLoad.read({"intervals": {row.id: row.load}}).of(row.id)
-    return _Figures(load.cpu, load.records, load.queue)
-
-
-class _Figures(NamedTuple):
-    cpu: float
-    records: float
-    queue: int
+def _load(row: OwnedInterval) -> ReportedIntervalLoad | None:
+    """None: its owner has reported none that can be decoded."""
+    return ReportedLoad.read({"intervals": {row.id: row.load}}).intervals.get(row.id)
 
 
 def _changes(row: OwnedInterval, owners: _Owners) -> Iterator[str]:
@@ -296,7 +288,7 @@ def _changes(row: OwnedInterval, owners: _Owners) -> Iterator[str]:
 
 
 def _segment_words(
-    row: OwnedInterval, letter: str, load: _Figures | None, change: str, *, is_hot: bool
+    row: OwnedInterval, letter: str, load: ReportedIntervalLoad | None, change: str, *, is_hot: bool
 ) -> str:
     slots = (
         f"partition {row.slot_from}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -108,7 +109,7 @@ def _given(fields: dict[str, str | None]) -> dict[str, Any]:
     }
 
 
-def _ask(desk: VerbDesk, actor: Actor, verb: str, form: KeyForm) -> Asked:
+def _ask(desk: VerbDesk, actor: Actor, form: KeyForm, *, verb: str) -> Asked:
     """Ask the owner of a key, as the command does."""
     key, payload = key_of(form.key), form.payload()
     with desk.asking_owners() as asking:
@@ -235,42 +236,23 @@ def _due(inspection: Inspection, pipeline: str, form: OneTimerForm, key: Key) ->
     return due_of_timer(inspection.connection, pipeline, name, key, (form.kind, form.tag))
 
 
-def _foresee_firing(desk: VerbDesk, form: OneTimerForm) -> Foreseen:
-    return _foresee_timer(desk, form, fires=True)
-
-
-def _foresee_cancelling(desk: VerbDesk, form: OneTimerForm) -> Foreseen:
-    return _foresee_timer(desk, form, fires=False)
-
-
 # -- the verbs -----------------------------------------------------------------------------------
 
 
-def _set_state(desk: VerbDesk, actor: Actor, form: StateChangeForm) -> Asked:
-    return _ask(desk, actor, "set_state", form)
-
-
-def _delete_state(desk: VerbDesk, actor: Actor, form: StateDeletionForm) -> Asked:
-    return _ask(desk, actor, "delete_state", form)
-
-
-def _cancel_timer(desk: VerbDesk, actor: Actor, form: OneTimerForm) -> Asked:
-    return _ask(desk, actor, "cancel_timer", form)
-
-
-def _fire_timer(desk: VerbDesk, actor: Actor, form: OneTimerForm) -> Asked:
-    return _ask(desk, actor, "fire_timer", form)
-
-
 SET_STATE = Verb(
-    "set_state", "Change the state", StateChangeForm, _foresee_state, _set_state, STATE_LABELS
+    "set_state",
+    "Change the state",
+    StateChangeForm,
+    _foresee_state,
+    partial(_ask, verb="set_state"),
+    STATE_LABELS,
 )
 DELETE_STATE = Verb(
     "delete_state",
     "Delete the state",
     StateDeletionForm,
     _foresee_deletion,
-    _delete_state,
+    partial(_ask, verb="delete_state"),
     {**STEP_AND_KEY, **CONDITION},
     is_final=True,
 )
@@ -278,8 +260,8 @@ CANCEL_TIMER = Verb(
     "cancel_timer",
     "Cancel the timer",
     OneTimerForm,
-    _foresee_cancelling,
-    _cancel_timer,
+    partial(_foresee_timer, fires=False),
+    partial(_ask, verb="cancel_timer"),
     TIMER_LABELS,
     is_final=True,
 )
@@ -287,8 +269,8 @@ FIRE_TIMER = Verb(
     "fire_timer",
     "Fire the timer now",
     OneTimerForm,
-    _foresee_firing,
-    _fire_timer,
+    partial(_foresee_timer, fires=True),
+    partial(_ask, verb="fire_timer"),
     TIMER_LABELS,
     is_final=True,
 )
