@@ -240,6 +240,8 @@ async def test_a_parked_key_says_what_stops_it(
     assert [letter["id"] for letter in all_of_them] == [4, 3, 2, 1], "those that wait, too"
     text = pages.text(KEY, step="count", key="a")
     assert "dead letter 1 stops it, and 2 records behind it wait." in text
+    html = pages.get(KEY, step="count", key="a").text
+    assert ("do/retry?ids=1" in html, "do/discard?ids=1" in html) == (True, True)
     found = pages.json(KEY, step="count", key=NEIGHBOUR)
     assert (found["one"]["parked"]["letter"], found["one"]["parked"]["waiting"]) == (None, 1)
     assert "its waiting records are being processed" in pages.text(KEY, key=NEIGHBOUR)

@@ -52,16 +52,16 @@ class KeyFigures(msgspec.Struct, frozen=True, kw_only=True):
     """All that have keys."""
     step: str | None
     """The chosen one; None: the pipeline has no step with keys."""
-    keys: list[ListedKey]
+    keys: list[ListedKey] = []
     """Keys of the step, in the order of their slots, if no key is given."""
-    next_key: str | None
+    next_key: str | None = None
     """`KeyFilters.keys_after` of the next page; None: these are the last keys."""
-    one: KeyStatus | None
+    one: KeyStatus | None = None
     """The key, if one is given."""
-    letters: list[DeadLetterEntry]
+    letters: list[DeadLetterEntry] = []
     """Dead letters of the key, the newest ones; long values and errors are cut."""
-    more_letters: bool
-    history: KeyHistory | None
+    more_letters: bool = False
+    history: KeyHistory | None = None
     is_on_spark: bool
     """Spark has the keys: all this is as it was before."""
 
@@ -92,10 +92,6 @@ def look(inspection: Inspection, pipeline: str, filters: KeyFilters) -> KeyFigur
         step=step,
         keys=[ListedKey(key) for key in found],
         next_key=None if following is None else msgspec.json.encode(following).decode(),
-        one=None,
-        letters=[],
-        more_letters=False,
-        history=None,
         is_on_spark=inspection.runs_on_spark(pipeline),
     )
 
@@ -118,8 +114,6 @@ def _one(
     return KeyFigures(
         steps=choices,
         step=step,
-        keys=[],
-        next_key=None,
         one=one,
         letters=letters[:LISTED_LETTERS],
         more_letters=len(letters) > LISTED_LETTERS,
