@@ -197,6 +197,9 @@ async def test_a_wrong_form_is_refused_in_words(postgres: PostgresSite, pages_of
         assert answer.status_code == 400, (verb, form)
         assert words in text_of(answer), (verb, form)
     assert pages.json("/pipelines/wheel/log")["batches"] == []
+    for value, words in (("1", "nothing would change"), ("true", "it becomes")):
+        merge = f'{{"n": {value}}}'
+        assert words in pages.foresee("wheel", "set_state", step="count", key="a", merge=merge)
 
 
 @pytest.mark.parametrize("part", [{"productions": "weak"}, {"bundles": True}])

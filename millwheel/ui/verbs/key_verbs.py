@@ -157,7 +157,7 @@ def _foresee_state(desk: VerbDesk, form: StateChangeForm) -> Foreseen:
         becomes = "a new one gets the changes, with the defaults of its type for the rest"
     else:
         after = merged(before, payload["merge"]) if "merge" in payload else payload["value"]
-        if found.state is not None and after == before:
+        if found.state is not None and _sorted(after) == _sorted(before):
             return Foreseen([now, "nothing would change", *words], False)
         becomes = f"it becomes {text(after)}"
     rules = (
@@ -183,6 +183,11 @@ def _foresee_deletion(desk: VerbDesk, form: StateDeletionForm) -> Foreseen:
         lines.append(f"entries of its collections, which are deleted too: {entries}")
     lines.append("the key begins again with the defaults of its type; its timers stay")
     return Foreseen([*lines, *words])
+
+
+def _sorted(state: Any) -> bytes:
+    """For a comparison: to Python, true equals 1."""
+    return msgspec.json.encode(state, order="sorted")
 
 
 def _plain(found: KeyStatus) -> Any:
