@@ -103,10 +103,10 @@ def rate(per_second: float | None) -> str:
     return "" if per_second is None else per_second_text(per_second)
 
 
-def shown(text: Any) -> str:
+def shown(text: Any, most: int = SHOWN_CHARACTERS) -> str:
     """A text of a stranger, of limited length, with marks of direction taken out."""
     found = str(text).translate(BIDI)
-    return found if len(found) <= SHOWN_CHARACTERS else f"{found[:SHOWN_CHARACTERS]}…"
+    return found if len(found) <= most else f"{found[:most]}…"
 
 
 def json_text(value: Any, indent: int = -1) -> str:
