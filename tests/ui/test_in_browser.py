@@ -18,7 +18,7 @@ from millwheel.ui.access import Viewer, ViewerAccess
 from millwheel.ui.pages import PAGES
 from millwheel.ui.verbs import VERBS
 from tests.support.browsed_store import SHOP, BrowsedStore
-from tests.support.browsers import Browser
+from tests.support.browsers import PLAIN_HOST, Browser
 from tests.support.page_addresses import crawl
 from tests.support.seen_pages import ANN, SeenPages
 
@@ -197,6 +197,23 @@ def test_a_change_by_keyboard_alone(browser: Browser, seen: SeenPages, shop: Bro
     finally:
         pause(shop.url, SHOP)
     assert browser.column("reason")[:2] == ["and still not", "nobody has a mouse"]
+
+
+def test_a_change_and_a_question_over_plain_http(
+    browser: Browser, shop: BrowsedStore, pages_of: Callable[..., SeenPages]
+) -> None:
+    """From other machines browsers tell a server less of a request than on this one."""
+    seen = pages_of(shop.url, ViewerAccess(host=Visitors().host))
+    host = f"http://{PLAIN_HOST}:{seen.port}"
+    try:
+        change_by_keyboard(browser, host + STEPS, "resume", "from far away")
+    finally:
+        pause(shop.url, SHOP)
+    assert browser.column("reason")[0] == "from far away"
+    browser.open(f"{host}/pipelines/{SHOP}/sql?statement=SELECT+41%2B1+AS+sum")
+    assert "has not run" in browser.text()
+    browser.run("document.querySelector('button.do').click()")
+    browser.until(lambda: browser.column("sum") == ["42"], "the statement runs")
 
 
 def test_a_retry_by_keyboard_alone(browser: Browser, seen: SeenPages, shop: BrowsedStore) -> None:

@@ -245,6 +245,24 @@ def test_a_link_of_another_site_does_not_run(pages: SeenPages) -> None:
         assert "division by zero" in text_of(answer)
 
 
+def test_over_plain_http_only_the_page_itself_runs_a_statement(pages: SeenPages) -> None:
+    """Browsers say nothing there but the page that they come from, and that only if it wants."""
+    browser = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
+    for headers, runs in (
+        (browser, False),
+        ({**browser, "referer": "http://evil.example/"}, False),
+        ({**browser, "referer": f"http://evil.example/{pages.at('/')}"}, False),
+        ({**browser, "referer": pages.at(PAGE)}, True),
+        ({"referer": "http://evil.example/"}, False),
+        ({}, True),  # a program
+    ):
+        for path in (PAGE, f"/api{PAGE}"):
+            text = pages.get(path, headers, statement="SELECT 1/0").text
+            assert ("division by zero" in text) == runs, (headers, path)
+        file = pages.get(f"{PAGE}.csv", headers, statement="SELECT 1/0")
+        assert file.status_code == (400 if runs else 303), headers
+
+
 # -- attempts -------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
 """*Ask it.* One statement that reads, its answer as a table and a chart, or as a file of CSV.
 
 The statement stands in the address, so it can be shared. A link of another site does not run it: it
-shows the statement, and a button.
+shows the statement, and a button. Over plain HTTP, where browsers do not tell a typed address from
+such a link, this holds for both.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class Readable(msgspec.Struct, frozen=True):
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["none", "off", "shown", "failed", "done"]
-    """none: nothing was asked; off: this viewer may not ask; shown: not run, since another site has
-    led here."""
+    """none: nothing was asked; off: this viewer may not ask; shown: not run, since another site may
+    have led here."""
     words: str = ""
     """Why it is off, or has failed."""
     columns: list[AnsweredColumn] = []
@@ -115,7 +116,7 @@ def answer(visit: Visit, filters: SqlFilters) -> Answer:
         return Answer(state="off", words=why)
     if filters.statement is None:
         return Answer(state="none")
-    if visit.is_led_here:
+    if visit.may_be_led_here:
         return Answer(state="shown")
     try:
         return _answered(visit, filters.statement)
