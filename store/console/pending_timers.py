@@ -9,6 +9,7 @@ counted units of time if these are not too many.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -80,9 +81,9 @@ class OverdueTimers(msgspec.Struct, frozen=True):
     timers: int
     has_more: bool
     """Whether only `MOST_OVERDUE` timers of this step and kind were looked at."""
-    seconds: float
-    """How long the first of them has been due: of a wall timer by the clock, otherwise by event
-    time."""
+    seconds: float | None
+    """How long one of them has been due, at most: of a wall timer by the clock, otherwise by the
+    event time of its interval; None: that has ended."""
 
 
 class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +102,7 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     coming: list[ComingTimers]
     """Units with timers, the soonest first."""
     due: ComingTimers
-    """Timers with a time before the clock of their step: due, in some intervals at least."""
+    """Timers with a time before the clock of their step: due in all of its intervals."""
     later: ComingTimers
     """After the last unit."""
     at_the_end: ComingTimers
@@ -111,6 +112,8 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepTimers]
     """Those that have timers or holds, in the order of the graph."""
     overdue: list[OverdueTimers]
+    more_overdue: list[str]
+    """Steps of which more may be overdue: only `MOST_OVERDUE` of a kind were looked at."""
 
 
 NEVER_DEPLOYED = (0, None, 1, 0)
@@ -196,8 +199,15 @@ def pending_timers(
         if sum(one.folded for one in by_index) <= MOST_EXACT:
             near = _Count(by_index)
     soonest = {(of, kind): due for of, kind, due in tables.rows("soonest_of_steps", **which)}
-    overdue = tables.rows(
-        "overdue_timers", with_changes=which["with_changes"], now=now, most_overdue=MOST_OVERDUE
+    overdue, more_overdue = _overdue(
+        tables.rows(
+            "overdue_timers",
+            with_changes=which["with_changes"],
+            now=now,
+            most_overdue=MOST_OVERDUE,
+            end_of_time=MAX_TIME,
+        ),
+        clocks,
     )
     every = [near.coming(place, place * seconds) for place in range(places)]
     return PendingTimers(
@@ -213,7 +223,8 @@ def pending_timers(
         at_the_end=whole.coming(places + 1, 0),
         unknown=whole.coming(places + 2, 0),
         steps=[one for one in (_step(clock, whole, soonest) for clock in clocks) if _has_any(one)],
-        overdue=_overdue(overdue, clocks, now),
+        overdue=overdue,
+        more_overdue=more_overdue,
     )
 
 
@@ -285,21 +296,24 @@ def _has_any(one: StepTimers) -> bool:
 
 
 def _overdue(
-    rows: Sequence[tuple[Any, ...]], clocks: Sequence[_Clock], now: int
-) -> list[OverdueTimers]:
-    known = {clock.computation: clock for clock in clocks}
-    looked_at: dict[tuple[int, str], int] = {}
+    rows: Sequence[tuple[Any, ...]], clocks: Sequence[_Clock]
+) -> tuple[list[OverdueTimers], list[str]]:
+    """Overdue timers, and the steps of which there may be more."""
+    names = {clock.computation: clock.name for clock in clocks}
+    looked_at: Counter[tuple[int, str]] = Counter()
     for of, kind, _, timers, _ in rows:
-        looked_at[of, kind] = looked_at.get((of, kind), 0) + timers
-    return [
+        looked_at[of, kind] += timers
+    cut = {of_kind for of_kind, timers in looked_at.items() if timers >= MOST_OVERDUE}
+    overdue = [
         OverdueTimers(
-            known[of].name,
+            names[of],
             kind,
             reason,
             timers,
-            looked_at[of, kind] >= MOST_OVERDUE,
-            max((now if kind == "wall" else known[of].micros) - due, 0) / SECOND,
+            (of, kind) in cut,
+            None if micros is None else micros / SECOND,
         )
-        for of, kind, reason, timers, due in rows
-        if of in known
+        for of, kind, reason, timers, micros in rows
+        if of in names and reason != "early"
     ]
+    return overdue, [name for of, name in names.items() if {(of, "watermark"), (of, "wall")} & cut]

@@ -177,7 +177,8 @@ async def test_overdue_timers_say_what_they_wait_for(
         assert [(one["kind"], one["reason"], one["timers"]) for one in found] == [
             ("wall", "owner", 1), ("watermark", "owner", 9), ("watermark", "parked", 1),
         ]  # fmt: skip
-        assert found[1]["seconds"] == 7.0
+        # By the event time of their own interval: the other one is an hour ahead.
+        assert [one["seconds"] for one in found[1:]] == [3_540.0, 7.0]
         text = pages.text(TIMERS)
         assert "their keys are parked: mend the dead letters" in text
         assert "their owner, who has not come to them" in text
@@ -193,6 +194,52 @@ async def test_overdue_timers_say_what_they_wait_for(
     reasons = {one["reason"] for one in pages.json(TIMERS)["timers"]["overdue"]}
     assert reasons == {"unowned"}
     assert "no live worker owns their key interval" in pages.text(TIMERS)
+
+
+async def test_timers_that_were_not_looked_at_are_not_said_to_be_well(
+    postgres: PostgresSite, pages_of: PagesOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many timers between the clocks of two intervals are due in one of them only."""
+    owner = await Owner.take(postgres.store)
+    await run_to_clock(owner)
+    behind, ahead = owner.intervals
+    keys = [f"key {n}" for n in range(40)]
+    early = [key for key in keys if owner.interval_of(key).id == behind.id][:3]
+    late = next(key for key in keys if owner.interval_of(key).id == ahead.id)
+    commit = owner.commit()
+    commit.timers = [
+        *(owner.timer(key, CLOCK + SECOND) for key in early),
+        owner.timer(late, CLOCK + 60 * SECOND),
+    ]
+    await owner.write(commit)
+    for row in owner.intervals:
+        link = owner.links[row.id]
+        assert await postgres.store.fold(row.id, link.sequencer, 0, link.n)
+    for most, text in ((3, "more may be overdue"), (5, "wait for")):
+        monkeypatch.setattr(pending_timers, "MOST_OVERDUE", most)
+        pages = pages_of(postgres.schema.url)
+        found = pages.json(TIMERS)["timers"]
+        assert (len(found["overdue"]), found["more_overdue"]) == (
+            (0, ["count"]) if most == 3 else (1, [])
+        )
+        shown = pages.text(TIMERS)
+        assert text in shown
+        assert "No timer is overdue" not in shown
+
+
+async def test_an_overdue_timer_after_the_end_of_event_time(
+    postgres: PostgresSite, pages_of: PagesOf
+) -> None:
+    owner = await Owner.take(postgres.store)
+    for row in owner.intervals:
+        await owner.write(owner.commit(row, input_watermark=MAX_TIME, low_watermark=MAX_TIME))
+    commit = owner.commit()
+    commit.timers = [owner.timer("a", CLOCK)]
+    await owner.write(commit)
+    pages = pages_of(postgres.schema.url)
+    (found,) = pages.json(TIMERS)["timers"]["overdue"]
+    assert found["seconds"] is None
+    assert "event time has ended" in pages.text(TIMERS)
 
 
 async def test_a_pipeline_without_timers_says_so(postgres: PostgresSite, pages_of: PagesOf) -> None:

@@ -1,5 +1,6 @@
--- Timers that are due and have not fired, by step and kind, and what each waits for; of each step and kind, those that have
--- been due for longest, up to a limit.
+-- Timers that are due and have not fired, by step and kind, and what each waits for; and the longest time for which one has
+-- been due, NULL at the end of event time. Of each step and kind the first ones are read that are due in any interval, up to a
+-- limit; those that are not due in their own are early.
 WITH intervals AS MATERIALIZED (
     SELECT k.computation, k.slot_from, k.slot_to, l.input_watermark, w.id IS NOT NULL AS is_owned
     FROM {key_interval} AS k
@@ -35,10 +36,11 @@ WITH intervals AS MATERIALIZED (
     FROM clocks AS c
     JOIN tail AS x ON x.computation = c.computation AND x.kind = c.kind AND x.due <= c.clock
 )
-SELECT w.computation, w.kind, w.reason, count(*), min(w.due)
+SELECT w.computation, w.kind, w.reason, count(*), max(w.clock - w.due) FILTER (WHERE w.clock < %(end_of_time)s)
 FROM (
-    SELECT o.computation, o.kind, o.due,
+    SELECT o.computation, o.kind, o.due, CASE o.kind WHEN 'wall' THEN %(now)s::bigint ELSE i.input_watermark END AS clock,
            CASE
+               WHEN o.kind = 'watermark' AND o.due > i.input_watermark THEN 'early'
                WHEN NOT i.is_owned THEN 'unowned'
                WHEN EXISTS (
                    SELECT FROM {dead_letter} AS d
@@ -48,7 +50,6 @@ FROM (
            END AS reason
     FROM overdue AS o
     JOIN intervals AS i ON i.computation = o.computation AND i.slot_from <= o.slot AND o.slot < i.slot_to
-    WHERE o.kind = 'wall' OR o.due <= i.input_watermark
 ) AS w
 GROUP BY w.computation, w.kind, w.reason
 ORDER BY w.computation, w.kind, w.reason
