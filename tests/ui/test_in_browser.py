@@ -400,7 +400,7 @@ def test_a_store_that_goes_away_and_comes_back(
     end_looks(shop.url)  # a server that goes away ends its sessions
     browser.until_text("Service Unavailable", "h1")
     assert "tries again" in browser.text()
-    assert "The last look has failed" in browser.text("#looked")
+    assert "The last look has failed. Trying again." in browser.text("#looked")
     browser.driver.refresh()  # a page that was opened meanwhile comes back, too
     assert browser.text("h1") == "Service Unavailable"
     socket.symlink_to(Path(query["host"]) / name)

@@ -173,6 +173,10 @@ def test_rows_values_and_errors_have_limits(pages: SeenPages) -> None:
     both = asked(pages, "SELECT repeat('x', 5000) FROM generate_series(1, 1000000)")
     assert both["is_cut"]
     assert sum(len(row[0]) for row in both["rows"]) < 5_000_000
+    part = "SELECT " + ", ".join(["repeat('x', 4000)"] * 20)
+    parts = ", ".join(f"a AS a{n}" for n in range(30))
+    one = asked(pages, f"WITH a AS MATERIALIZED ({part}) SELECT * FROM {parts}")
+    assert (len(one["rows"]), one["is_cut"]) == (1, False)  # more than a page has room for, but all
     wrong = asked(pages, "SELECT repeat('x', n)::int FROM (VALUES (10000000)) AS v (n)")
     assert wrong["state"] == "failed"
     assert len(wrong["words"]) < 2500

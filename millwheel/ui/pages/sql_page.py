@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import IO, Literal
 
 import msgspec
@@ -98,6 +99,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     shortened: int = 0
     """Values that are longer than shown."""
     seconds: float = 0.0
+    """Of the plan and the rows."""
     plan: str = ""
 
 
@@ -147,26 +149,23 @@ def _why_off(visit: Visit) -> str:
 
 
 def _answered(visit: Visit, statement: str) -> Answer:
-    began = time.monotonic()
     url = visit.store.url()
+    rows: list[list[str | None]] = []
+    size, is_cut = 0, False
     with _turn(), ask(url, statement, visit.pipeline, AnswerLimits(SECONDS, CHARACTERS)) as asked:
+        began = time.monotonic()
         plan = asked.plan()
-        rows: list[list[str | None]] = []
-        size = 0
-        for chunk in asked.rows(CHUNK_ROWS + 1, PAGE_BYTES):
-            rows += chunk
-            size += sum(len(value or "") for row in chunk for value in row)
-            if len(rows) > ROWS or size >= PAGE_BYTES:
+        for row in chain.from_iterable(asked.rows(ROWS + 1, PAGE_BYTES)):
+            if is_cut := len(rows) == ROWS or size >= PAGE_BYTES:
                 break
-        is_cut = len(rows) > ROWS or size >= PAGE_BYTES
-    shown = rows[:ROWS]
-    shortened = sum(len(value or "") > CHARACTERS for row in shown for value in row)
+            rows.append(row)
+            size += sum(len(value or "") for value in row)
     return Answer(
         state="done",
         columns=asked.columns,
-        rows=shown,
+        rows=rows,
         is_cut=is_cut,
-        shortened=shortened,
+        shortened=sum(len(value or "") > CHARACTERS for row in rows for value in row),
         seconds=time.monotonic() - began,
         plan=plan,
     )
