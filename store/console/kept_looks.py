@@ -73,7 +73,8 @@ class KeptLooks:
                     begin_snapshot(kept.connection)
                     return kept._replace(closing=closing.pop_all())
             except StoreError:
-                pass  # the server has ended the session, which is not kept
+                if not kept.connection.broken:  # another connection would meet the same error
+                    raise
         with contextlib.ExitStack() as opening:
             connection = opening.enter_context(reading(url, self._seconds))
             with translated():
