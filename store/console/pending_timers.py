@@ -277,7 +277,9 @@ def _rounded(number: int) -> int:
 def _step(clock: _Clock, count: _Count, soonest: dict[tuple[int, str], int]) -> StepTimers:
     of = clock.computation
     watermark, wall = soonest.get((of, "watermark")), soonest.get((of, "wall"))
-    known = watermark is not None and watermark < MAX_TIME and MIN_TIME < clock.micros < MAX_TIME
+    event_seconds = None
+    if watermark is not None and watermark < MAX_TIME and MIN_TIME < clock.micros < MAX_TIME:
+        event_seconds = (watermark - clock.micros) / SECOND
     return StepTimers(
         name=clock.name,
         watermark=count.of(computation=of, kinds=("watermark",)),
@@ -285,7 +287,7 @@ def _step(clock: _Clock, count: _Count, soonest: dict[tuple[int, str], int]) -> 
         holds=count.of(computation=of, kinds=("hold",)),
         input_watermark=time_text(clock.micros),
         soonest_watermark=None if watermark is None else time_text(watermark),
-        event_seconds=(watermark - clock.micros) / SECOND if known and watermark else None,
+        event_seconds=event_seconds,
         soonest_wall=None if wall is None else time_text(wall),
     )
 
@@ -301,9 +303,9 @@ def _overdue(
     """Overdue timers, and the steps of which there may be more."""
     names = {clock.computation: clock.name for clock in clocks}
     looked_at: Counter[tuple[int, str]] = Counter()
-    for of, kind, _, timers, _ in rows:
-        looked_at[of, kind] += timers
-    cut = {of_kind for of_kind, timers in looked_at.items() if timers >= MOST_OVERDUE}
+    for of, kind, _, _, folded, _ in rows:
+        looked_at[of, kind] += folded
+    cut = {of_kind for of_kind, folded in looked_at.items() if folded >= MOST_OVERDUE}
     overdue = [
         OverdueTimers(
             names[of],
@@ -313,7 +315,7 @@ def _overdue(
             (of, kind) in cut,
             None if micros is None else micros / SECOND,
         )
-        for of, kind, reason, timers, micros in rows
+        for of, kind, reason, timers, _, micros in rows
         if of in names and reason != "early"
     ]
     return overdue, [name for of, name in names.items() if {(of, "watermark"), (of, "wall")} & cut]

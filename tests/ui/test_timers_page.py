@@ -212,6 +212,9 @@ async def test_timers_that_were_not_looked_at_are_not_said_to_be_well(
         owner.timer(late, CLOCK + 60 * SECOND),
     ]
     await owner.write(commit)
+    monkeypatch.setattr(pending_timers, "MOST_OVERDUE", 3)
+    changed = pages_of(postgres.schema.url).json(TIMERS)["timers"]
+    assert (len(changed["overdue"]), changed["more_overdue"]) == (1, []), "all changes are read"
     for row in owner.intervals:
         link = owner.links[row.id]
         assert await postgres.store.fold(row.id, link.sequencer, 0, link.n)
@@ -225,6 +228,20 @@ async def test_timers_that_were_not_looked_at_are_not_said_to_be_well(
         shown = pages.text(TIMERS)
         assert text in shown
         assert "No timer is overdue" not in shown
+
+
+async def test_a_timer_of_1970_is_as_far_away_as_others(
+    postgres: PostgresSite, pages_of: PagesOf
+) -> None:
+    owner = await Owner.take(postgres.store)
+    for row in owner.intervals:
+        clock = -10 * SECOND
+        await owner.write(owner.commit(row, input_watermark=clock, low_watermark=clock))
+    commit = owner.commit()
+    commit.timers = [owner.timer("a", 0)]
+    await owner.write(commit)
+    (step,) = pages_of(postgres.schema.url).json(TIMERS)["timers"]["steps"]
+    assert step["event_seconds"] == 10.0
 
 
 async def test_an_overdue_timer_after_the_end_of_event_time(
