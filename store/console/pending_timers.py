@@ -33,8 +33,6 @@ MOST_OVERDUE = 2_000
 
 SECOND = 1_000_000
 
-VIEWED = ("latest_commits",)
-
 Unit = Literal["minute", "hour", "day"]
 
 UNITS: dict[Unit, tuple[int, int]] = {
@@ -142,8 +140,7 @@ class _TimerTables:
         self._statements = Statements(pipeline)
 
     def rows(self, name: str, **params: Any) -> list[tuple[Any, ...]]:
-        views = {view: view for view in VIEWED}
-        text = self._statements.get(name, **views)
+        text = self._statements.get(name, latest_commits="latest_commits")
         return self._connection.execute(text, params).fetchall()
 
 
@@ -164,10 +161,8 @@ def pending_timers(
     timers, estimated, blocks, changes = sizes[0] if sizes else NEVER_DEPLOYED
     is_exact = timers <= MOST_EXACT
     percent = 100.0 if is_exact else min(100.0 * SAMPLED_BLOCKS / blocks, 100.0)
-    which: dict[str, Any] = {
-        "computations": [clock.computation for clock in clocks],
-        "with_changes": changes <= MOST_CHANGES,
-    }
+    wanted = [clock.computation for clock in clocks]
+    with_changes = changes <= MOST_CHANGES
     seconds, places = UNITS[unit]
 
     def count(source: Literal["all", "blocks", "index"], among: Sequence[_Clock]) -> list[_Counted]:
@@ -175,7 +170,7 @@ def pending_timers(
             "timers_ahead",
             computations=[clock.computation for clock in among],
             clocks=[clock.micros for clock in among],
-            with_changes=which["with_changes"] and source != "blocks",
+            with_changes=with_changes and source != "blocks",
             source=source,
             now=now,
             unit=seconds * SECOND,
@@ -192,17 +187,16 @@ def pending_timers(
     else:
         sample = count("blocks", every_clock)
         weight = _weight(sample, estimated, percent)
-        whole = near = _Count(
-            [one for one in sample if one.computation in which["computations"]], weight
-        )
+        whole = near = _Count([one for one in sample if one.computation in wanted], weight)
         by_index = count("index", clocks)
         if sum(one.folded for one in by_index) <= MOST_EXACT:
             near = _Count(by_index)
-    soonest = {(of, kind): due for of, kind, due in tables.rows("soonest_of_steps", **which)}
+    soonest = tables.rows("soonest_of_steps", computations=wanted, with_changes=with_changes)
+    due_by_step = {(of, kind): due for of, kind, due in soonest}
     overdue, more_overdue = _overdue(
         tables.rows(
             "overdue_timers",
-            with_changes=which["with_changes"],
+            with_changes=with_changes,
             now=now,
             most_overdue=MOST_OVERDUE,
             end_of_time=MAX_TIME,
@@ -215,14 +209,16 @@ def pending_timers(
         is_exact=is_exact,
         units_are_exact=near.is_exact,
         sampled_percent=percent,
-        leaves_out_changes=changes > MOST_CHANGES,
+        leaves_out_changes=not with_changes,
         total=whole.of(kinds=("watermark", "wall")),
         coming=[each for each in every if each.watermark or each.wall],
         due=whole.coming(-1, 0),
         later=whole.coming(places, places * seconds),
         at_the_end=whole.coming(places + 1, 0),
         unknown=whole.coming(places + 2, 0),
-        steps=[one for one in (_step(clock, whole, soonest) for clock in clocks) if _has_any(one)],
+        steps=[
+            one for one in (_step(clock, whole, due_by_step) for clock in clocks) if _has_any(one)
+        ],
         overdue=overdue,
         more_overdue=more_overdue,
     )

@@ -413,7 +413,10 @@ def test_a_viewer_asks_with_the_rights_of_a_reader_only(
 
 def test_pages_of_one_pipeline_tell_nothing_of_another(schema: Schema, pages_of: PagesOf) -> None:
     assert asked(pages_of(schema.url, pipeline="wheel"), "SELECT 1")["state"] == "done"
-    migrate(schema.url, "other")
-    found = asked(pages_of(schema.url, pipeline="wheel"), "SELECT 1")
-    assert (found["state"], "may also read other" in found["words"]) == ("off", True)
+    migrate(schema.url, "hidden_shop")
+    pages = pages_of(schema.url, pipeline="wheel")
+    found = asked(pages, "SELECT 1")
+    assert (found["state"], "may also read other pipelines" in found["words"]) == ("off", True)
+    for path in (PAGE, f"/api{PAGE}", f"{PAGE}.csv"):
+        assert "hidden_shop" not in pages.get(path, statement="SELECT 1").text
     assert asked(pages_of(schema.url), "SELECT 1")["state"] == "done"

@@ -144,7 +144,9 @@ async def test_of_many_timers_the_page_says_about(
     await owner.write(commit)
     later = pages_of(postgres.schema.url)
     assert later.json(TIMERS)["timers"]["leaves_out_changes"] is True
-    assert "The newest changes are left out" in later.text(TIMERS)
+    text = later.text(TIMERS)
+    assert "The newest changes are left out" in text
+    assert "below are exact but for the newest changes." in text
 
 
 async def test_overdue_timers_say_what_they_wait_for(

@@ -79,10 +79,6 @@ class Readable(msgspec.Struct, frozen=True):
 
     views: list[ReadableView]
     examples: list[Example]
-    beyond: str
-    """A right of the login that a reader does not have; empty: none."""
-    others: list[str]
-    """Further pipelines that it may read."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +104,6 @@ def look(inspection: Inspection, pipeline: str, filters: SqlFilters) -> Readable
     return Readable(
         inspection.readable_views(pipeline),
         [Example(question, statement) for question, statement in examples()],
-        inspection.rights_beyond_reading(),
-        [name for name in inspection.pipelines() if name != pipeline],
     )
 
 
@@ -134,16 +128,16 @@ def _why_off(visit: Visit) -> str:
         return ""
     with visit.store.inspecting() as inspection:
         beyond = "" if visit.may_mend else inspection.rights_beyond_reading()
-        others = [name for name in inspection.pipelines() if name != visit.pipeline]
+        reads_others = inspection.pipelines() != [visit.pipeline]
     if beyond:
         return (
             f"The login with which these pages look has more rights than a reader: {beyond}. "
             f"A statement would run with them. {READERS_LOGIN}."
         )
-    if visit.only_pipeline is not None and others:
+    if visit.only_pipeline is not None and reads_others:
         return (
-            f"These pages show {visit.only_pipeline} only, and their login may also read "
-            f"{', '.join(others)}. Start them with a login that is a reader of this pipeline only."
+            f"These pages show {visit.only_pipeline} only, and their login may also read other "
+            "pipelines. Start them with a login that is a reader of this one only."
         )
     return ""
 
