@@ -98,7 +98,8 @@ class KeptLooks:
         closing.close()
 
     def _begin_timer(self) -> None:
-        self._timer = threading.Timer(IDLE_SECONDS, self._close_idle)
+        ends = min(kept.since for kept in self._idle) + IDLE_SECONDS
+        self._timer = threading.Timer(max(0.0, ends - time.monotonic()), self._close_idle)
         self._timer.daemon = True
         self._timer.start()
 

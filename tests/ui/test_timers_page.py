@@ -269,6 +269,7 @@ async def test_a_pipeline_without_timers_says_so(postgres: PostgresSite, pages_o
     commit.timers = [owner.timer("a", CLOCK)]
     await owner.write(commit)
     unknown = pages_of(postgres.schema.url)
+    assert "1 timer is pending." in unknown.text(TIMERS)
     assert unknown.json(TIMERS)["timers"]["unknown"]["watermark"] == 1
     assert "event time has not begun" in unknown.text(TIMERS)
     answer = pages.get(TIMERS, by="week")
