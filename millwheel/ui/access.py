@@ -19,7 +19,7 @@ import enum
 import hmac
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from millwheel.errors import UsageError
 from millwheel.services.http_access import tokens_of
@@ -94,6 +94,8 @@ class Proxy:
             address = ip_address(client)
         except ValueError:  # a socket of this machine has no address
             return False
+        if isinstance(address, IPv6Address):  # of a socket that listens to both families
+            address = address.ipv4_mapped or address
         return any(address in network for network in self.addresses)
 
 
