@@ -95,6 +95,19 @@ async def test_a_batch_shows_how_its_requests_go(pages: SeenPages, postgres: Pos
     assert len(pages.json(PAGE, batch=7, outcome="open")["progress"]["requests"]) == 3
 
 
+async def test_an_open_request_says_when_it_is_due(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    """A retry at a rate is carried out over hours."""
+    await ask(postgres, 1, 2)
+    assert "not before" not in pages.text(PAGE, batch=1)
+    await postgres.query(
+        "UPDATE {r} SET due_at = '2099-01-01T12:00Z' WHERE key = %s", '"k1"', r="request"
+    )
+    later = pages.text(PAGE, batch=1, outcome="open")
+    assert later.count("not before 2099-01-01 12:00:00 UTC") == 1
+
+
 async def test_a_link_to_a_key_names_that_key(pages: SeenPages, postgres: PostgresSite) -> None:
     """Also if the key has marks that turn the direction of text, which no page shows."""
     key = "shop \u202e \u200f 7"
