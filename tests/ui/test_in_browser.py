@@ -216,6 +216,13 @@ def test_a_change_and_a_question_over_plain_http(
     browser.until(lambda: browser.column("sum") == ["42"], "the statement runs")
 
 
+def test_a_file_that_cannot_be_had_says_why(browser: Browser, seen: SeenPages) -> None:
+    statement = "SELECT+n+FROM+generate_series(1,200000)+AS+n"
+    browser.open(f"{seen.at(STEPS)}/sql?statement={statement}")
+    browser.run("document.querySelector('a[href*=\"sql.csv\"]').click()")
+    browser.until_text("too much for a file from here")
+
+
 def test_a_retry_by_keyboard_alone(browser: Browser, seen: SeenPages, shop: BrowsedStore) -> None:
     letters = seen.at(f"/pipelines/{SHOP}/letters")
     change_by_keyboard(browser, letters, "retry", "it is mended")
