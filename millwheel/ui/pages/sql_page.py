@@ -1,8 +1,8 @@
 """*Ask it.* One statement that reads, its answer as a table and a chart, or as a file of CSV.
 
 The statement stands in the address, so it can be shared. A link of another site does not run it: it
-shows the statement, and a button. Over plain HTTP, where browsers do not tell a typed address from
-such a link, this holds for both.
+shows the statement, and a button. Over plain HTTP, where browsers send the same for a typed
+address, this holds for both.
 """
 
 from __future__ import annotations
