@@ -68,11 +68,23 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
     refuse_lookalikes(connection, schema)
-    names: dict[str, sql.Composable] = {
-        name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)
-    }
-    names["schema_name"] = sql.Literal(schema)
+    names = _names(schema)
     for view in reversed(VIEWS):
         connection.execute(composed("drop_view", view=names[view]))
     for name in (*FUNCTIONS, *VIEWS, KEY_FUNCTIONS):
         connection.execute(composed(f"views/{name}", **names))
+
+
+def install_functions(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Replace the functions of a schema that has got another name, which stands in their texts;
+    views follow their tables."""
+    refuse_lookalikes(connection, schema)
+    for name in (*FUNCTIONS, KEY_FUNCTIONS):
+        connection.execute(composed(f"views/{name}", **_names(schema)))
+
+
+def _names(schema: str) -> dict[str, sql.Composable]:
+    relations = (*metadata.tables, *VIEWS, *NAMES)
+    found: dict[str, sql.Composable] = {name: sql.Identifier(schema, name) for name in relations}
+    found["schema_name"] = sql.Literal(schema)
+    return found
