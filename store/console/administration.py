@@ -14,6 +14,7 @@ from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.live_workers import live_workers
+from millwheel.store.console.published_names import published_names
 from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.console.step_names import name_of_step
 from millwheel.store.console.views import refuse_lookalikes
@@ -125,7 +126,8 @@ def drop_pipeline(url: str, pipeline: str) -> None:
     """Remove a pipeline's schema with everything in it.
 
     Raises:
-        UsageError: there is no such pipeline, or a live worker runs it.
+        UsageError: there is no such pipeline, a live worker runs it, or readers use names that lead
+            to it.
         StoreUnavailable: another session reads its tables for longer than `LOCK_SECONDS`.
     """
     with transaction(url) as connection:
@@ -136,6 +138,14 @@ def drop_pipeline(url: str, pipeline: str) -> None:
                 f"pipeline {pipeline!r} is being run by process {pid} on {host!r} "
                 f"(its lease ends in {lease_left:.0f} s unless it renews it). Stop that one "
                 "first; nothing was removed"
+            )
+        if published := published_names(connection, pipeline):
+            names = ", ".join(one.words for one in published)
+            schema = published[0].schema
+            raise UsageError(
+                f"readers use its tables as {names}. Let the names lead to another pipeline: "
+                f"millwheel switch {pipeline} NEW; or drop them: millwheel unpublish {pipeline} "
+                f"--in {schema}. Nothing was removed"
             )
         try:
             connection.execute(statements.get("drop_schema"))

@@ -1,0 +1,2 @@
+-- Drops a view, unless other objects use it.
+DROP VIEW {view}

@@ -1,0 +1,2 @@
+-- Gives a view that was made again to its owner.
+ALTER VIEW {view} OWNER TO {owner}
