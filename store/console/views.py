@@ -11,8 +11,7 @@ import psycopg
 from psycopg import sql
 
 from millwheel.errors import StoreError
-from millwheel.store.postgres.schema import metadata
-from millwheel.store.postgres.statements import composed, text_of
+from millwheel.store.postgres.statements import TABLES, composed, text_of
 
 FUNCTIONS = ("functions", "slot_of", "send", "bucket_functions")
 """Files of functions, which are replaced in place: that keeps grants."""
@@ -68,7 +67,7 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
     refuse_lookalikes(connection, schema)
     names: dict[str, sql.Composable] = {
-        name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)
+        name: sql.Identifier(schema, name) for name in (*TABLES, *VIEWS, *NAMES)
     }
     names["schema_name"] = sql.Literal(schema)
     for view in reversed(VIEWS):
