@@ -49,6 +49,7 @@ A message says what happened, where (computation, key, record, file and line), a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
@@ -88,10 +89,29 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class ItemAtFault:
+    """A record, timer or row that has stopped a worker, named as ``millwheel set-aside`` takes it.
+
+    Attributes:
+        computation: name of its step.
+        name: of a row, its number.
+        key: of a record or timer, its key as JSON.
+        partition: of a row.
+    """
+
+    computation: str
+    name: str
+    key: str | None = None
+    partition: str | None = None
+
+
 class MillwheelError(Exception):
     """The base class of all errors that millwheel raises on purpose."""
 
     exit_code = 1
+    item: ItemAtFault | None = None
+    """None: no single record, timer or row is at fault, or it cannot be set aside."""
 
 
 class UsageError(MillwheelError):

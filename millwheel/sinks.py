@@ -93,6 +93,8 @@ RESERVED_TABLES = frozenset(
         "watermark_holders",
         "watermarks",
         "worker",
+        "worker_end",
+        "worker_ends",
         "workers",
     ]
 )

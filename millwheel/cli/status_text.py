@@ -28,6 +28,7 @@ from millwheel.store.console.inspection import (
     WorkerStatus,
 )
 from millwheel.store.console.migrate import HEAD, migrate_command
+from millwheel.store.console.worker_ends import in_words
 
 MOVING_SHOWN = 10
 
@@ -60,6 +61,8 @@ def print_status(status: PipelineStatus, address: StoreAddress) -> None:
         tell("  complete: all input is processed, and event time is at its end", "good")
     elif all(worker.state != "running" for worker in status.workers):
         tell("  no worker is running it", "warning")
+    for end in status.ends:
+        tell(f"  {in_words(end)}: {end.error}", "error")
     labels = labels_of(status)
     for line in moving(status.intervals, labels):
         tell(f"  {line}")

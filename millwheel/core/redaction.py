@@ -14,6 +14,8 @@ from xxhash import xxh3_64_hexdigest
 from millwheel.core.codec import KEY_CHARACTERS, decode_key, shown
 from millwheel.core.model import Key
 
+HIDDEN_VALUE = "(hidden)"
+
 VARIABLE = "MILLWHEEL_REDACT_KEYS"
 
 

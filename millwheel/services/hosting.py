@@ -21,18 +21,23 @@ from typing import Any
 import structlog
 
 from millwheel.core.clock import Clock
+from millwheel.core.codec import reason
 from millwheel.core.model import MAX_TIME, MIN_TIME
-from millwheel.errors import StoreError
+from millwheel.errors import MillwheelError, StoreError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import waiting
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import end
 from millwheel.services.block_watch import BlockWatch, Heartbeats
+from millwheel.store.port.workers import WorkerEnd
 from millwheel.store.postgres.store import PostgresStore
 
 AFTER_INPUT_SECONDS = 10.0
 """Time for which timers fire after all input before a warning, and between two warnings."""
+
+NOTE_SECONDS = 5.0
+"""Longest wait of a worker that has failed for the store to take the reason."""
 
 TEND_SECONDS = 2.0
 """Period of the upkeep of an embedded server, which costs one round trip."""
@@ -63,6 +68,9 @@ async def hosted(
     watch.start()
     try:
         yield
+    except Exception as error:
+        await _note_end(engine, error)
+        raise
     finally:
         await end(tasks)
         await watch.stop()
@@ -71,6 +79,18 @@ async def hosted(
         await engine.stop()
     if engine.failure is not None:
         raise engine.failure
+
+
+async def _note_end(engine: Engine, error: Exception) -> None:
+    """Tell the store, so the readers of its pages, why this worker ends."""
+    item = error.item if isinstance(error, MillwheelError) else None
+    text = str(error) if isinstance(error, MillwheelError) else reason(error)
+    noted = WorkerEnd(engine.worker, type(error).__name__, text, item)
+    try:
+        async with asyncio.timeout(NOTE_SECONDS):
+            await engine.store.note_worker_end(noted)
+    except (StoreError, TimeoutError) as away:
+        engine.log.warning("end_not_noted", error=str(away) or "the store does not answer")
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -25,7 +25,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from millwheel.core.redaction import redacts, shown_key, without_key
+from millwheel.core.redaction import HIDDEN_VALUE, redacts, shown_key, without_key
 from millwheel.errors import MillwheelError
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
@@ -57,11 +57,12 @@ def look(url: str, pipeline: str | None) -> list[StoreLook]:
 
 
 def _shown(status: PipelineStatus) -> PipelineStatus:
-    """A status for a page, where keys are redacted if they are in logs."""
+    """A status for a page, where keys are redacted if they are in logs; errors quote them."""
     if not redacts():
         return status
     computations = [replace(one, holder=_without_key(one.holder)) for one in status.computations]
-    return replace(status, computations=computations)
+    ends = [replace(one, error=HIDDEN_VALUE, item=None, key=None) for one in status.ends]
+    return replace(status, computations=computations, ends=ends)
 
 
 def _without_key(holder: Holder | None) -> Holder | None:

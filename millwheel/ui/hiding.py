@@ -12,15 +12,14 @@ from typing import Any
 import msgspec
 
 from millwheel.core.codec import decode_key
-from millwheel.core.redaction import hidden, without_key
-
-VALUE = "(hidden)"
+from millwheel.core.redaction import HIDDEN_VALUE, hidden, without_key
 
 HIDDEN_VALUES = frozenset(
     {
         "entries",
         "entry",
         "error",
+        "item",
         "next_entry",
         "next_key",
         "next_timer",
@@ -75,7 +74,7 @@ def _field(name: str, value: Any) -> Any:
 
 
 def _value(value: Any) -> str:
-    return VALUE
+    return HIDDEN_VALUE
 
 
 def _key(value: Any) -> str:
@@ -87,9 +86,9 @@ def _text(value: Any) -> Any:
         return without_secrets(value)
     if value.startswith("key "):
         key, _, _ = without_key(value).partition(":")  # its end has the timer's tag, or a value
-        return f"{key}: {VALUE}"
+        return f"{key}: {HIDDEN_VALUE}"
     before, follows, statement = value.partition(STATEMENT_FOLLOWS)
-    return f"{before}{follows}{VALUE}" if statement else value
+    return f"{before}{follows}{HIDDEN_VALUE}" if statement else value
 
 
 _HIDES: dict[str, Callable[[Any], Any]] = {

@@ -14,12 +14,22 @@ from millwheel.store.console.inspection import (
     WorkerStatus,
 )
 from millwheel.store.console.migrate import HEAD
+from millwheel.store.console.worker_ends import in_words
 
 SILENT_SECONDS = 300.0
 """A low watermark that one record, row or timer has held for longer is worth a word."""
 
 AT_WORK_SECONDS = 60.0
 """User code that has waited for longer with one key is worth a word, as it is an alert."""
+
+REQUEST_SECONDS = 60.0
+"""Workers carry a request out within a second or two, unless its key waits."""
+
+SNAPSHOT_SECONDS = 1800.0
+"""As the alert."""
+
+STOPPED_SHARE = 0.87
+"""A source that is at its limit reads again when an eighth of the limit is free."""
 
 FIRST_PAGE = ""
 """The name of the page of the steps."""
@@ -53,6 +63,7 @@ def troubles_of(status: PipelineStatus) -> list[Trouble]:
     return [
         *troubles_of_workers(status),
         *(trouble for one in status.computations for trouble in _of_step(one, status)),
+        *_of_waits(status),
         *_of_left_data(status),
     ]
 
@@ -82,6 +93,8 @@ def _of_workers(status: PipelineStatus) -> Iterator[Trouble]:
         yield Trouble(
             "no worker runs it: start one with millwheel worker MODULE:PIPELINE", page="workers"
         )
+    for end in status.ends:
+        yield Trouble(in_words(end), end.error, "workers")
     replaced: list[WorkerStatus] = []
     for worker in status.workers:
         if running and worker.state != "running" and worker.id not in owners:
@@ -117,6 +130,22 @@ def _of_worker(worker: WorkerStatus) -> str | None:
     return f"{name} waits for the store" if worker.waits else None
 
 
+def _of_waits(status: PipelineStatus) -> Iterator[Trouble]:
+    waits = status.waits
+    if waits.request_seconds > REQUEST_SECONDS:
+        yield Trouble(
+            f"{count_of(waits.requests, 'request')} of operators not carried out for up to "
+            f"{duration(waits.request_seconds)}",
+            page="log",
+        )
+    if waits.snapshot_seconds > SNAPSHOT_SECONDS:
+        yield Trouble(
+            f"a session has kept a snapshot for {duration(waits.snapshot_seconds)}: dead rows of "
+            "all tables stay until it ends",
+            page="disk",
+        )
+
+
 def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble]:
     name, of = one.label or one.name, {"step": one.name}
     if one.paused:
@@ -142,6 +171,7 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
             "late",
             of,
         )
+    yield from _of_source(one, status)
     holder = one.holder
     # A step that waits for another one has no trouble of its own.
     if holder is None or len(holder.path) > 1 or one.low_watermark == END_OF_TIME:
@@ -156,6 +186,22 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
             holder.what,
             "late",
             of,
+        )
+
+
+def _of_source(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble]:
+    flows = [
+        source.flow
+        for source in status.sources
+        if source.computation == one.name and source.flow is not None
+    ]
+    at_limit = sum(flow.pending > STOPPED_SHARE * flow.cap for flow in flows)
+    if at_limit and one.per_second == 0 and not one.paused:
+        yield Trouble(
+            f"{one.label or one.name} reads no further: {count_of(at_limit, 'partition')} at the "
+            "limit of rows that are not acknowledged",
+            page="late",
+            filters={"step": one.name},
         )
 
 

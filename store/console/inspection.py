@@ -37,6 +37,7 @@ from millwheel.store.console.snapshot import (
     translated,
 )
 from millwheel.store.console.step_names import labels_of, name_of_step
+from millwheel.store.console.worker_ends import EndOfWorkers, ends_of_workers, lasting_ends
 from millwheel.store.postgres.processes import is_dead
 from millwheel.store.postgres.statements import Statements, composed
 
@@ -58,6 +59,8 @@ LATE = "late_"
 """Counters of late records begin with it."""
 
 BEGIN_OF_TIME = "-infinity"
+
+LISTED_ENDS = 10
 
 NOTHING_AT_WORK = {"oldest": None, "seconds": 0.0}
 
@@ -260,6 +263,17 @@ class GenerationStatus(msgspec.Struct, frozen=True):
     user_code: CodeStatus | None
 
 
+class WaitsStatus(msgspec.Struct, frozen=True):
+    """What waits beside the records."""
+
+    requests: int = 0
+    """Requests of operators that are due and not carried out."""
+    request_seconds: float = 0.0
+    """How long the first of them has waited."""
+    snapshot_seconds: float = 0.0
+    """Age of the oldest snapshot of any session, for which dead rows stay; 0: there is none."""
+
+
 class PipelineStatus(msgspec.Struct):
     name: str
     schema_version: str | None
@@ -277,8 +291,11 @@ class PipelineStatus(msgspec.Struct):
     sinks: list[SinkStatus] = msgspec.field(default_factory=list)
     generations: list[GenerationStatus] = msgspec.field(default_factory=list)
     """Empty unless workers of several generations run: in a rolling deploy, or with a canary."""
+    ends: list[EndOfWorkers] = msgspec.field(default_factory=list)
+    """Errors that have ended workers and may still be a trouble, the newest first."""
     orphaned: list[OrphanedState] = msgspec.field(default_factory=list)
     """State that no code reads any more."""
+    waits: WaitsStatus = WaitsStatus()
     on_spark: SparkQueryStatus | None = None
     """If it runs on Spark; then computations and intervals show how the engine has left them."""
 
@@ -397,6 +414,7 @@ class Inspection:
                 one = found[name]
                 one.dead_letters_kept = kept
                 one.parked = ParkedStatus(keys, waiting, seconds)
+        status.waits = WaitsStatus(*self._rows("status_waits", pipeline)[0])
         status.orphaned = orphaned(self.connection, Statements(pipeline))
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
             found[name].holder = Holder(
@@ -437,6 +455,12 @@ class Inspection:
         status.computations = list(found.values())
         status.complete = bool(found) and all(
             one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations
+        )
+        running = [one for one in status.workers if one.state == "running"]
+        status.ends = lasting_ends(
+            ends_of_workers(self.connection, pipeline, LISTED_ENDS),
+            [(from_micros(now) - one.started_at).total_seconds() for one in running],
+            is_complete=status.complete,
         )
         return status
 

@@ -19,7 +19,7 @@ from millwheel.store.postgres import session
 from millwheel.store.postgres.statements import READ_COMMITTED, composed, text_of
 from millwheel.store.postgres.translation import unreached
 
-HEAD = "0020"
+HEAD = "0022"
 """The newest revision in ``migrations/versions``; a test compares both."""
 
 FIRST = "0008"

@@ -36,6 +36,7 @@ VIEWS = (
     "watermarks",
     "watermark_holders",
     "workers",
+    "worker_ends",
     "placement_events",
     "dead_letters",
     "parked_keys",

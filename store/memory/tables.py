@@ -22,6 +22,7 @@ from millwheel.store.port.queries import StoredQueries
 from millwheel.store.port.records import StoredProduction
 from millwheel.store.port.requests import BlockingItem, DeadLetter
 from millwheel.store.port.states import StateChange, StateRun, TimerChange
+from millwheel.store.port.workers import WorkerEnd
 from millwheel.store.rules.code import Generation
 
 StateKey = tuple[int, int, bytes]
@@ -192,6 +193,7 @@ class Tables:
         self.dead_letters: list[DeadLetter] = []
         self.blocking: list[tuple[int, int, BlockingItem]] = []
         """Rows of `blocking_item`: computation, slot, and the item for the key's next owner."""
+        self.worker_ends: list[WorkerEnd] = []
         self.requests: dict[int, Any] = {}
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self._sequence = 0

@@ -9,7 +9,7 @@ from millwheel.store.memory.jsonb import plain
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import WorkerRow
 from millwheel.store.port.placement import PlacedWorker
-from millwheel.store.port.workers import HeartbeatReply, OtherWorker
+from millwheel.store.port.workers import HeartbeatReply, OtherWorker, WorkerEnd
 
 FORGET_WORKERS_SECONDS = 86_400.0
 """Leases that ended this long ago are deleted when a worker registers."""
@@ -79,6 +79,10 @@ class MemoryWorkers(MemorySubject):
         if found is not None:
             found.stopped = True
             found.lease_until = self._clock.monotonic()
+
+    async def note_worker_end(self, end: WorkerEnd) -> None:
+        await self._called("note_worker_end")
+        self.tables.worker_ends.append(end)
 
     async def other_workers(self, worker: str) -> list[OtherWorker]:
         await self._called("other_workers")

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millwheel.errors import ItemAtFault
+
 
 @dataclass(slots=True)
 class OtherWorker:
@@ -13,6 +15,17 @@ class OtherWorker:
     pid_started: str
     backends: list[tuple[int, str]]
     lease_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnd:
+    """The error with which a worker ends."""
+
+    worker: str
+    kind: str
+    """Name of the error's class."""
+    error: str
+    item: ItemAtFault | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,9 @@ class StoreWorkers(Protocol):
         ...
 
     async def stop_worker(self, worker: str) -> None: ...
+
+    async def note_worker_end(self, end: WorkerEnd) -> None:
+        """Keep why a worker ends, for people."""
 
     async def other_workers(self, worker: str) -> list[OtherWorker]: ...
 

@@ -76,6 +76,29 @@ pipeline = Table(
         server_default=text("gen_random_uuid()"),
         comment="tells this schema from a later one of the same name; a copy has it too",
     ),
+    Column(
+        "origin",
+        Text,
+        comment="the pipeline or savepoint that it was copied from; null: it is no copy",
+    ),
+    Column("copied_at", DateTime(timezone=True), comment="the moment that the copy shows"),
+    Column(
+        "keep_until",
+        DateTime(timezone=True),
+        comment="of a savepoint: when it may be dropped; null: not by itself",
+    ),
+    Column(
+        "restore_point",
+        Text,
+        comment="of a savepoint: position of its restore point in the WAL; null: there is none",
+    ),
+    Column(
+        "withholds",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="sinks outside the store get nothing: it runs beside its origin",
+    ),
     comment="One row: the pipeline's name, and the end of its forgotten past",
 )
 
@@ -591,6 +614,37 @@ blocking_item = Table(
         "The next owner of the key takes the row, and gives up on the record or timer as if its "
         "code had raised"
     ),
+)
+
+worker_end = Table(
+    "worker_end",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column(
+        "at",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="when it ended, by the database's clock",
+    ),
+    Column(
+        "worker",
+        UUID,
+        nullable=False,
+        comment="worker.id; without such a row if it has ended before it registered",
+    ),
+    Column("host", Text, nullable=False, comment="machine, boot and process namespace"),
+    Column("pid", Integer, nullable=False),
+    Column("kind", Text, nullable=False, comment="class of the error"),
+    Column("error", Text, nullable=False, comment="its text"),
+    Column(
+        "computation",
+        Text,
+        comment="name of the step of the record, timer or row at fault; null: there is none",
+    ),
+    Column("item", Text, comment="the record, timer or row at fault, as in set-aside"),
+    Column("key", KEY_TEXT, comment="its key as compact JSON"),
+    Column("partition", Text, comment="the partition of a row"),
+    comment="Errors with which workers have ended, the newest only",
 )
 
 request = Table(

@@ -25,6 +25,7 @@ TABLES = (
     "inbox", "key_interval", "leader", "log", "peer_secret", "pipeline", "placement_event",
     "query", "request", "sent_id", "sent_record",
     "spark_query", "spark_start", "state", "stream", "taken_record", "timer", "worker",
+    "worker_end",
 )  # fmt: skip
 """Names of the tables: the import of `millwheel.store.postgres.schema` would take 0.13 s. A test
 compares both."""

@@ -7,11 +7,18 @@ import msgspec
 import psycopg
 from psycopg.types.json import Jsonb
 
+from millwheel.core.codec import storable
 from millwheel.errors import Fenced, StoreUnavailable
-from millwheel.store.port.workers import HeartbeatReply, OtherWorker
+from millwheel.store.port.workers import HeartbeatReply, OtherWorker, WorkerEnd
 from millwheel.store.postgres import processes
 from millwheel.store.postgres.blockers import blockers_of
 from millwheel.store.postgres.connections import Connections, Subject
+
+ERROR_CHARACTERS = 8_192
+"""Longest text of an error that is kept."""
+
+KEEP_ENDS = 1_000
+"""A worker that a supervisor starts again each second leaves so many in a quarter of an hour."""
 
 ENDED = (
     "another worker ended this one, or the store forgot it because it sent no heartbeat for too "
@@ -89,6 +96,25 @@ class PostgresWorkers(Subject):
 
     async def stop_worker(self, worker: str) -> None:
         await self.connections.run("stop_worker", {"id": worker})
+
+    async def note_worker_end(self, end: WorkerEnd) -> None:
+        host, pid, _ = processes.process_identity()
+        item = end.item
+        await self.connections.run(
+            "note_worker_end",
+            {
+                "worker": end.worker,
+                "host": host,
+                "pid": pid,
+                "kind": end.kind,
+                "error": storable(end.error[:ERROR_CHARACTERS]),
+                "computation": None if item is None else item.computation,
+                "item": None if item is None else item.name,
+                "key": None if item is None else item.key,
+                "partition": None if item is None else item.partition,
+                "keep": KEEP_ENDS,
+            },
+        )
 
     async def other_workers(self, worker: str) -> list[OtherWorker]:
         rows = await self.connections.rows("other_workers")

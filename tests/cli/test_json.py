@@ -83,7 +83,7 @@ def test_commands_print_one_document(shell: Shell) -> None:
         return found
 
     run("graph", "wheel:pipeline", pipeline="wheel")
-    run("migrate", "wheel:pipeline", version="0020", streams=[], states=None)
+    run("migrate", "wheel:pipeline", version="0022", streams=[], states=None)
     run("run", "wheel:forgiving --keep-open", outcome="complete", read=40)
     run("plan", "wheel:pipeline", pipeline="wheel", refused=False)
     assert run("status")["pipelines"][0]["name"] == "wheel"

@@ -13,6 +13,7 @@ from millwheel.errors import StoreUnavailable
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.store_endpoint import StoreEndpoint, StoreLook
 from millwheel.store.console.inspection import Holder, Operating
+from millwheel.store.console.worker_ends import EndOfWorkers
 from tests.support.endpoints import fetch, samples
 from tests.support.figures import some_status
 
@@ -85,6 +86,10 @@ def test_status_redacts_keys_as_logs_do(
     source = Holder("source", "row 3 of x", None, "2024-01-01", root="row 3 of x")
     for one, holds in zip(store.found[0].status.computations, (holder, source), strict=True):
         one.holder = holds
+    store.found[0].status.ends = [
+        EndOfWorkers("2024-01-01", "2024-01-01", 1, 5.0, "w", "h", 1, "UserCodeError",
+                     "ada failed", "one", "record:1", '"ada"', None)
+    ]  # fmt: skip
     monkeypatch.setenv("MILLWHEEL_REDACT_KEYS", "1")
     text = fetch(url + "/status")[1]
     assert "ada" not in text

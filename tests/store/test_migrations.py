@@ -201,8 +201,12 @@ def test_what_was_kept_for_ever_before_0013_goes(empty: Schema) -> None:
         for statement in (
             "ALTER TABLE dead_letter DROP COLUMN hold CASCADE",
             "ALTER TABLE dead_letter DROP COLUMN version",
+            (
+                "ALTER TABLE pipeline DROP COLUMN origin, DROP COLUMN copied_at, DROP COLUMN "
+                "keep_until, DROP COLUMN restore_point, DROP COLUMN withholds"
+            ),
             "ALTER TABLE request DROP CONSTRAINT request_slot, DROP CONSTRAINT request_key",
-            "DROP TABLE leader, blocking_item, seen_run, query",
+            "DROP TABLE leader, blocking_item, seen_run, query, worker_end CASCADE",
             "UPDATE alembic_version SET version_num = '0008'",
             (
                 "INSERT INTO computation (name, kind, version, state, upstream, paused, "

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
+from millwheel.ui import troubles
 from millwheel.ui.pages import PAGES
 from tests.support.described_graphs import LINES_TO_COUNTS
 from tests.support.seen_pages import SeenPages
@@ -200,6 +202,54 @@ async def test_user_code_that_works_on_one_key_for_long(
     told = [trouble for trouble in found["troubles"] if "has worked on" in trouble["text"]]
     assert [trouble["text"] for trouble in told] == expected
     assert ("key 'key 1'" in pages.text("/")) is is_long
+
+
+@pytest.mark.parametrize(
+    ("pending", "per_second", "is_told"), [(88, 0.0, True), (86, 0.0, False), (100, 5.0, False)]
+)
+async def test_a_source_that_stands_at_its_limit(
+    pages: SeenPages, postgres: PostgresSite, pending: int, per_second: float, *, is_told: bool
+) -> None:
+    owner = await owned(postgres)
+    flow = {"pending": pending, "cap": 100, "latency": 0.1, "target": None}
+    figures = {"flow": flow, "records": per_second, "records_out": per_second}
+    await postgres.store.heartbeat(
+        owner.worker, 9.0, {"intervals": {str(owner.injector.id): figures}}
+    )
+    (found,) = pages.json("/")["pipelines"]
+    told = [one for one in found["troubles"] if "reads no further" in one["text"]]
+    assert [one["text"][:48] for one in told] == (
+        ["lines reads no further: 1 partition at the limit"] if is_told else []
+    )
+
+
+async def test_requests_that_wait_for_long(
+    pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite
+) -> None:
+    await owned(postgres)
+    ask = (
+        "INSERT INTO {request} (batch, asked_at, due_at, actor, reason, verb) SELECT 1, now() - "
+        "ago, now() - ago, 'ann', '', 'pause' FROM (SELECT %s::interval AS ago) AS a"
+    )
+    postgres.schema.query(ask, "50 seconds", request="request")
+    postgres.schema.query(ask, "-1 hour", request="request")  # it is not due yet
+    assert wrong(pages) == []
+    postgres.schema.query(ask, "2 minutes", request="request")
+    (text,) = wrong(pages_of(postgres.schema.url))
+    assert text == "2 requests of operators not carried out for up to 2 min 0 s"
+
+
+async def test_an_old_snapshot(
+    pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await owned(postgres)
+    monkeypatch.setattr(troubles, "SNAPSHOT_SECONDS", 0.0)
+    assert wrong(pages) == []
+    with psycopg.connect(postgres.schema.url) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT 1")
+        (text,) = wrong(pages_of(postgres.schema.url))
+    assert text.startswith("a session has kept a snapshot for")
 
 
 async def test_dropped_late_records_are_counted(

@@ -14,7 +14,7 @@ from millwheel.core.counters import DEAD_LETTERS
 from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery, Firing
 from millwheel.core.redaction import redacts, shown_key
-from millwheel.errors import CannotCarryOut, SetAside, UserCodeError
+from millwheel.errors import CannotCarryOut, ItemAtFault, SetAside, UserCodeError
 from millwheel.runtime.interval.key_requests import KeyRequest, ParkedRow
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import Item
@@ -42,14 +42,16 @@ def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: in
         else f"timer {item.timer.tag!r}"
     )
     if node.on_error == "fail" and not isinstance(error, SetAside):
-        raise UserCodeError(
+        stopped = UserCodeError(
             f"{node.name!r} failed on a {subject}, key {shown_key(key)}, {_place(item)}: "
             f"{reason(error)}\nNothing of it was committed. Fix the code and start again, or add "
             'the computation with on_error="dead_letter" to set such records aside, or "park" to '
             "keep their keys in order. To set this one aside: millwheel set-aside "
             f"{quote(node.name)} {quote(name_in_store(item))} --key "
             + ("KEY, its key as JSON" if redacts() else quote(item.key_text.decode()))
-        ) from error
+        )
+        stopped.item = ItemAtFault(node.name, name_in_store(item), key=item.key_text.decode())
+        raise stopped from error
     effects = Effects()
     effects.settled += settled_by(error)
     effects.dead_letters.append(dead_letter(step, item, error, attempts, now))

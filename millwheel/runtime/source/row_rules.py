@@ -9,7 +9,7 @@ from typing import Any
 
 from millwheel.core.codec import LETTER_CHARACTERS, place_of, reason, shown, storable
 from millwheel.core.model import MIN_TIME, checked_micros, event_micros, to_micros
-from millwheel.errors import InputError, MillwheelError, UserCodeError
+from millwheel.errors import InputError, ItemAtFault, MillwheelError, UserCodeError
 from millwheel.graph.node import Injection
 from millwheel.sources import Partition, Row, row_place
 from millwheel.store.port.requests import DeadLetter
@@ -73,9 +73,12 @@ class RowRules:
     def check_may_go_on(self, row: Row, error: InputError) -> None:
         if self._injection.on_error == "fail":
             value = f"; value {shown(row.text, 300)}" if row.error is not None and row.text else ""
-            raise InputError(
-                f"stream {self._stream!r}, {error}{value}. {self._way_out(row)}"
-            ) from error
+            stopped = InputError(f"stream {self._stream!r}, {error}{value}. {self._way_out(row)}")
+            if self._injector is not None:
+                stopped.item = ItemAtFault(
+                    self._injector[0], str(row.offset), partition=self._partition.identity
+                )
+            raise stopped from error
 
     def set_aside(self, row: Row) -> InputError:
         """Why an operator's row is set aside: its own error, or none."""

@@ -20,6 +20,7 @@ from millwheel.store.console.inspection import (
     PlacementEvent,
     WorkerStatus,
 )
+from millwheel.store.console.worker_ends import EndOfWorkers, ends_of_workers
 from millwheel.ui.page import Page
 
 LISTED = 50
@@ -29,6 +30,8 @@ LISTED_INTERVALS = 100
 """Of a step, unless only that step is shown."""
 
 LISTED_CHANGES = 30
+
+LISTED_ENDS = 20
 
 UNFOLDED = 24
 """Intervals of all steps up to which their lists are open."""
@@ -120,6 +123,8 @@ class Possession(msgspec.Struct, frozen=True, kw_only=True):
     is_on_spark: bool
     schema_current: bool
     workers: list[LetteredWorker]
+    ends: list[EndOfWorkers]
+    """Errors that have ended workers, the newest first."""
     generations: list[GenerationStatus]
     rings: list[StepRing]
     bar_cpu: float
@@ -180,6 +185,7 @@ def look(inspection: Inspection, pipeline: str, filters: WorkersFilters) -> Poss
         is_on_spark=status.on_spark is not None,
         schema_current=status.schema_current,
         workers=[_worker(one, owners) for one in born],
+        ends=ends_of_workers(inspection.connection, pipeline, LISTED_ENDS),
         generations=status.generations,
         rings=rings,
         bar_cpu=max([LEAST_BAR_CPU, *(one.cpu or 0.0 for ring in rings for one in ring.segments)]),

@@ -9,13 +9,13 @@ import msgspec
 
 from millwheel.core.merge_patch import includes, merged
 from millwheel.core.model import Key, from_micros
+from millwheel.core.redaction import HIDDEN_VALUE
 from millwheel.core.typed_values import key_of, typed_json
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.one_key import KeyStatus, due_of_timer
 from millwheel.store.console.step_names import name_of_step
-from millwheel.ui.hiding import VALUE
 from millwheel.ui.verb import Asked, Foreseen, FormField, Verb, VerbDesk
 
 SHOWN_CHARACTERS = 4_000
@@ -200,7 +200,7 @@ class _Shown:
 
     def __call__(self, state: Any) -> str:
         if self._hides:
-            return VALUE
+            return HIDDEN_VALUE
         text = msgspec.json.encode(state).decode()
         return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 

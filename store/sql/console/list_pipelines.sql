@@ -1,4 +1,4 @@
--- The schemas of pipelines that this role may read.
+-- The schemas of pipelines that this role may read; those of savepoints have an @ in their names.
 SELECT n.nspname::text
 FROM pg_catalog.pg_namespace AS n
 WHERE (
@@ -6,5 +6,6 @@ WHERE (
     WHERE c.relnamespace = n.oid AND c.relkind = 'r'
       AND c.relname IN ('pipeline', 'key_interval', 'commit_record', 'alembic_version')
 ) = 4
+  AND position('@' IN n.nspname) = 0
   AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')
 ORDER BY n.nspname

@@ -22,7 +22,7 @@ FROM (
             WHEN t.relation IN (
                 'aggregate', 'alembic_version', 'blocking_item', 'bucket', 'computation', 'ended_sender', 'generation',
                 'inbox', 'incarnation', 'key_interval', 'leader', 'log', 'peer_secret', 'pipeline', 'placement_event',
-                'query', 'request', 'spark_query', 'spark_start', 'stream', 'worker'
+                'query', 'request', 'spark_query', 'spark_start', 'stream', 'worker', 'worker_end'
             ) THEN 'bookkeeping'
             ELSE 'own tables'
         END AS kind,
