@@ -45,6 +45,7 @@ IMPORTED = (
     "millwheel.cli.commands.status_command", "millwheel.cli.commands.store_commands",
     "millwheel.cli.commands.worker_command", "millwheel.computations", "millwheel.files",
     "millwheel.services.http", "millwheel.services.registering", "millwheel.services.worker",
+    "millwheel.services.live_queries", "millwheel.sql.adding",
     "millwheel.store.embedded", "millwheel.store.console.migrate", "millwheel.store.postgres.store",
     "millwheel.store.postgres.schema", "millwheel.store.console.views",
     "alembic.command", "alembic.config", "alembic.context",
