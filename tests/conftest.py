@@ -164,6 +164,7 @@ class NamingFailures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is collected: nothing of that is garbage
     if not hasattr(config, "workerinput"):  # in a process of xdist there is no terminal
         config.pluginmanager.register(NamingFailures(config))
 
@@ -193,6 +194,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
