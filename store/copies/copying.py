@@ -225,7 +225,7 @@ class Copying:
         return found
 
     def _mark_in_wal(self) -> str | None:
-        if not self._marks.has_restore_point:
+        if not (self._marks.has_restore_point and self._row("may_mark_in_wal")[0]):
             return None
         found: str | None = self._row("make_restore_point", name=self._name)[0]
         return found
@@ -292,10 +292,19 @@ class Copying:
         params = {"schema": self._origin, "target": name}
         for (grant,) in self._connection.execute(text_of("copied_rights"), params).fetchall():
             self._run(grant)
+        self._give_to_roles(name)
+
+    def _give_to_roles(self, name: str) -> None:
+        """Tables of sinks, and views and functions of states, belong to the role of workers."""
+        params = {"schema": self._origin, "target": name}
         owned = self._connection.execute(text_of("copied_owners"), {"schema": self._origin})
         for relation, role in owned.fetchall():
             named = sql.Identifier(name, relation)
             self._run(composed("own_relation", relation=named, role=sql.Identifier(role)))
+        routines = self._connection.execute(text_of("copied_routine_owners"), params)
+        for signature, role in routines.fetchall():
+            routine = sql.SQL(signature)
+            self._run(composed("own_routine", routine=routine, role=sql.Identifier(role)))
 
     def _row(self, statement: str, /, **params: Any) -> tuple[Any, ...]:
         (row,) = self._connection.execute(text_of(statement), params or None).fetchall()
