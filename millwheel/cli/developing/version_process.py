@@ -88,7 +88,7 @@ def run_version(options: VersionOptions, reports: ReportPipe) -> None:
     """
     code = ImportedCode(options.target, reports)
     try:
-        pipeline = load_pipeline(options.target)
+        pipeline = load_pipeline(options.target, options.other_name)
     finally:
         code.report()
     http = None if options.http is None else Endpoint.parse(options.http)
