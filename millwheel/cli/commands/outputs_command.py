@@ -74,7 +74,7 @@ def _never(url: str, pipeline: str) -> str:
     if outputs.withholds or not outputs.steps:
         return ""
     return (
-        f"results of {pipeline} for {', '.join(outputs.steps)} are dropped from then on, and are not "
+        f"results of {pipeline} for {', '.join(outputs.steps)} are dropped from then on, and not "
         "written when the outputs are turned on again"
     )
 

@@ -57,14 +57,11 @@ class Modes:
             above: the greatest bundle number that this process has given.
             is_first: the pipeline was first deployed in this incarnation.
         """
-        env = self._env
-        if any(node.bundles is not None for node in env.graph.nodes):
-            # Numbers of a fork continue above those that its origin has given since.
-            here = f"{incarnation} {env.graph.name}" if env.is_beside else incarnation
+        if any(node.bundles is not None for node in self._env.graph.nodes):
             self.numbering = Numbering(
-                blake2b(here.encode(), digest_size=8).hexdigest(),
-                max(above, await env.patiently(env.store.now)),
-                is_first=is_first and not env.is_beside,
+                blake2b(incarnation.encode(), digest_size=8).hexdigest(),
+                max(above, await self._env.patiently(self._env.store.now)),
+                is_first=is_first,
             )
 
     def of(self, interval: Interval) -> Mode:

@@ -1,0 +1,119 @@
+"""Copies of a pipeline: the same rows and structure in another schema, of one moment."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from millwheel.errors import UsageError
+from millwheel.services.run import Run
+from millwheel.store.console.inspection import inspect
+from millwheel.store.copies.copying import EMPTY, CopyMarks, copy_pipeline
+from millwheel.store.copies.layout import layout_of
+from tests.support.store_sites import Schema
+from tests.support.visit_files import pipeline, write
+
+pytestmark = pytest.mark.newest
+
+USERS_OWN = """
+CREATE TABLE region (id serial PRIMARY KEY, name text NOT NULL UNIQUE);
+CREATE TABLE "Shop ""1" (
+    id bigint GENERATED ALWAYS AS IDENTITY (START 5) PRIMARY KEY,
+    region integer REFERENCES region, price numeric CHECK (price > 0),
+    twice numeric GENERATED ALWAYS AS (price * 2) STORED
+) WITH (fillfactor = 70);
+CREATE INDEX "by price" ON "Shop ""1" ((price + 1) DESC) WHERE price < 100;
+CREATE UNLOGGED TABLE scratch (n integer);
+COMMENT ON TABLE region IS 'it''s a region';
+CREATE FUNCTION plus(n integer) RETURNS integer LANGUAGE sql RETURN n + 1;
+CREATE VIEW dear (shop, price) AS SELECT r.name, plus(s.price::integer)
+    FROM "Shop ""1" s JOIN region r ON r.id = s.region;
+INSERT INTO region (name) VALUES ('north'), ('south');
+INSERT INTO "Shop ""1" (region, price) VALUES (1, 10), (2, 20);
+"""
+
+
+async def run(schema: Schema, directory: Path, name: str = "wheel", rows: int = 200) -> None:
+    """Until all rows are processed; event time does not end."""
+    stop = asyncio.Event()
+    made = Run(pipeline(name, write(directory, rows)[0]), schema.url, keep_open=True)
+    running = asyncio.create_task(made.run(stop))
+    while count_of(schema, name) < rows:
+        await asyncio.sleep(0.05)
+        if running.done():
+            break
+    stop.set()
+    await running
+
+
+def count_of(schema: Schema, name: str) -> int:
+    with inspect(schema.url) as inspection:
+        steps = inspection.status(name).computations if name in inspection.pipelines() else []
+    return sum(one.processed for one in steps if one.name == "windowed")
+
+
+def rows_of(connection: psycopg.Connection[Any], schema: str, table: str) -> list[str]:
+    text = sql.SQL("SELECT t::text FROM {} AS t ORDER BY 1").format(sql.Identifier(schema, table))
+    return [row for (row,) in connection.execute(text)]
+
+
+async def test_a_copy_has_all_that_its_origin_has(schema: Schema, tmp_path: Path) -> None:
+    await run(schema, tmp_path)
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        connection.execute("SET search_path = wheel")
+        connection.execute(USERS_OWN)
+        made = copy_pipeline(schema.url, "wheel", "wheel@one", CopyMarks())
+        assert made.left_out == []
+        with connection.transaction():
+            origin = layout_of(connection, "wheel")
+            copy = layout_of(connection, "wheel@one")
+        for before, after in zip(origin.tables, copy.tables, strict=True):
+            assert before._replace(bytes=0, blocks=0) == after._replace(bytes=0, blocks=0)
+            if before.name not in {*EMPTY, "pipeline", "key_interval", "leader"}:
+                found = rows_of(connection, "wheel@one", before.name)
+                assert found == rows_of(connection, "wheel", before.name), before.name
+        assert [one._replace(type="") for one in copy.sequences] == [
+            one._replace(type="") for one in origin.sequences
+        ]
+        assert copy.keys == origin.keys
+        assert copy.indexes == origin.indexes
+        assert copy.defaults == origin.defaults
+        assert copy.views == origin.views
+        assert [one.name for one in copy.functions] == [one.name for one in origin.functions]
+        connection.execute('SET search_path = "wheel@one"')
+        connection.execute("INSERT INTO region (name) VALUES ('east')")
+        connection.execute('INSERT INTO "Shop ""1" (region, price) VALUES (3, 30)')
+        assert connection.execute("SELECT max(id) FROM region").fetchone() == (3,)
+        assert connection.execute('SELECT max(id) FROM "Shop ""1"').fetchone() == (7,)
+        assert ("east", 31) in connection.execute("SELECT * FROM dear").fetchall()
+        assert connection.execute("SELECT count(*) FROM wheel.region").fetchone() == (2,)
+
+
+async def test_a_copy_of_a_copy_runs_on_where_its_origin_was(
+    schema: Schema, tmp_path: Path
+) -> None:
+    await run(schema, tmp_path)
+    copy_pipeline(schema.url, "wheel", "wheel@one", CopyMarks())
+    copy_pipeline(schema.url, "wheel@one", "wheel2", CopyMarks())
+    files, totals = write(tmp_path, 300)
+    summary = await Run(pipeline("wheel2", files), schema.url).run()
+    assert summary.read == 100, "200 rows were read before"
+    with psycopg.connect(schema.url) as connection:
+        rows = connection.execute("SELECT * FROM wheel2.minute").fetchall()
+        before = [rows_of(connection, name, "minute") for name in ("wheel", "wheel@one")]
+    assert {(user, minute): visits for user, minute, visits in rows} == totals
+    assert before[0] == before[1]
+
+
+async def test_names_that_are_taken(schema: Schema, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="was never run"):
+        copy_pipeline(schema.url, "wheel", "wheel@one", CopyMarks())
+    await run(schema, tmp_path)
+    copy_pipeline(schema.url, "wheel", "wheel@one", CopyMarks())
+    with pytest.raises(UsageError, match="there is a schema 'wheel@one' already"):
+        copy_pipeline(schema.url, "wheel", "wheel@one", CopyMarks())
