@@ -1,4 +1,5 @@
-"""Which steps write outside the store, by their descriptions: the code's, and the stored one."""
+"""Outputs outside the store: the steps that have some, by their descriptions (the code's, and the
+stored one), and the directories of pipelines that share their code."""
 
 from __future__ import annotations
 
@@ -7,6 +8,12 @@ from typing import Any
 
 INSIDE = ("table", "discard")
 """Parts of the descriptions of sinks that write nothing outside the store."""
+
+
+def own_directory(pipeline: str) -> str:
+    """A directory inside a sink's, for a pipeline that shares its code with another one. Readers of
+    the sink's directory, as Spark's, leave out names with ``_``."""
+    return f"_as_{pipeline}"
 
 
 def leaves_store(description: Mapping[str, Any]) -> bool:

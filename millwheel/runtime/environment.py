@@ -142,10 +142,8 @@ class Environment:
 
     @property
     def is_beside(self) -> bool:
-        """Whether another pipeline has the names in this code: names outside the store then need
-        this pipeline's as well (decision 86)."""
-        graph = self.graph
-        return graph.name != graph.name_in_code or self.copied.is_fork(graph.name)
+        """See `CopyState.is_beside`."""
+        return self.copied.is_beside(self.graph.name, self.graph.name_in_code)
 
     def own_name(self, name: str) -> str:
         """A name of the code's for something outside the store, which is this pipeline's alone."""

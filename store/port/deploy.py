@@ -27,6 +27,11 @@ class CopyState(NamedTuple):
         origin."""
         return self.origin is not None and self.origin.partition("@")[0] != name
 
+    def is_beside(self, name: str, name_in_code: str) -> bool:
+        """Whether another pipeline has the names in this code: names outside the store then need
+        this pipeline's as well."""
+        return name != name_in_code or self.is_fork(name)
+
 
 NO_COPY = CopyState()
 

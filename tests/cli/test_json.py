@@ -127,6 +127,7 @@ def test_commands_print_one_document(shell: Shell) -> None:
     run("pause", "wheel", paused=True, changed=["lines_injector"], workers=0)
     run("resume", "wheel lines_injector", paused=False, unchanged=[])
     assert run("log")[0]["verb"] == "resume"
+    run("outputs", "wheel off --yes", outputs="off", changed=True, workers=0)
     run("remove", "wheel counts_to_counts --yes", removed=["counts_to_counts"])
     assert run("drop", "wheel --yes", pipeline="wheel")["tables"] > 10
 

@@ -43,12 +43,6 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """System errors that end when an operator frees space."""
 
 
-def own_directory(pipeline: str) -> str:
-    """The name of a directory inside a sink's, for a pipeline whose code others run as well.
-    Readers of the sink's directory, as Spark's, leave out names with ``_``."""
-    return f"_as_{pipeline}"
-
-
 @dataclass(frozen=True)
 class PartPlace:
     """The place of an interval's lines."""

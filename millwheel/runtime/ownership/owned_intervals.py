@@ -20,13 +20,14 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from millwheel.errors import StoreError
+from millwheel.graph.outside import own_directory
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.filter_restoring import rebuild_filters
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.interval_fold import fold
-from millwheel.runtime.interval.part_files import PartFile, PartPlace, own_directory
+from millwheel.runtime.interval.part_files import PartFile, PartPlace
 from millwheel.runtime.lane.lane import Lane
 from millwheel.runtime.modes.choosing import Modes
 from millwheel.runtime.network.courier import Courier
