@@ -154,7 +154,7 @@ def test_a_lock_of_another_session_is_named_everywhere_and_nothing_else_is_blame
 ) -> None:
     """First one that stops commits, then one that stops heartbeats."""
     service = start("patient")
-    assert look(service, "/readyz") == "ready"
+    until(lambda: look(service, "/readyz") == "ready")
     with psycopg.connect(service.url(), application_name="an ALTER") as session:
         session.execute("LOCK TABLE patient.results IN ACCESS EXCLUSIVE MODE")
         who = f"process {session.info.backend_pid} (user millwheel, application 'an ALTER'"
