@@ -399,19 +399,17 @@ class Pipeline:
         assert (fork.name, pipeline.name) == ("shop2", "shop")
         ```
 
-        ``--as NAME`` of the commands does the same. Both share nodes, settings and sinks, which
-        keep connections: run one of them in a process.
+        Both share their sinks, which keep connections: run one of them in a process.
         """
         made = copied(self)
-        made.name = _checked_name(name)
-        made._graph = None
+        made.name, made._graph = _checked_name(name), None
         return made
 
     @property
     def bounded(self) -> bool:
         """Whether all sources, and so event time, have an end."""
-        injections = [node.injection for node in self.nodes.values()]
-        return all(injection is None or injection.source.bounded for injection in injections)
+        nodes = self.nodes.values()
+        return all(node.injection is None or node.injection.source.bounded for node in nodes)
 
     def graph(self) -> Graph:
         """The checked graph.

@@ -393,14 +393,9 @@ class Deploy:
         intervals = [IntervalRow(*row[:5]) for row in await self._rows("list_intervals")]
         here = await self._rows("deployed_here")
         is_first = bool(here and here[0][0])
-        copied = [CopyState(*row) for row in await self._rows("copy_state")]
+        (copied,) = [CopyState(*row) for row in await self._rows("copy_state")] or [NO_COPY]
         return Deployment(
-            computations,
-            streams,
-            intervals,
-            generation,
-            is_first=is_first,
-            copied=copied[0] if copied else NO_COPY,
+            computations, streams, intervals, generation, is_first=is_first, copied=copied
         )
 
     async def _create_table(self, table: Table[Any]) -> None:

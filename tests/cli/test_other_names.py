@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -117,5 +118,7 @@ def test_a_worker_that_runs_follows_the_switch(shell: Shell) -> None:
     shell("outputs", "wheel2", "on", "--yes")
     worker.until(lambda line: line["event"] == "outputs_switched")
     worker.until(lambda line: line["event"] == "started")
+    while not [*shell.directory.glob("out/_as_wheel2/part-*")]:  # opened as it claims
+        assert worker.process.poll() is None
+        time.sleep(0.05)
     assert worker.end(signal.SIGTERM)[0] == 143
-    assert [*(shell.directory / "out" / "_as_wheel2").iterdir()] != [], "its part files are open"
