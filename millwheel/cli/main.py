@@ -85,6 +85,11 @@ COMMANDS = {
         "Copy a pipeline to another name, to run beside it from the same positions.",
         COPY,
     ),
+    "restore": (
+        "copy_commands",
+        "Bring a pipeline back to a savepoint.",
+        COPY,
+    ),
     "spark": ("spark_commands", "Run a pipeline or its aggregates on Spark.", SPARK),
     "drop": ("store_commands", "Drop a pipeline with its state, timers and results.", STORE),
     "stop": ("store_commands", "Stop the embedded Postgres of a directory.", STORE),

@@ -22,6 +22,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreError, StoreUnavailable, UsageError
+from millwheel.store.console.administration import transaction
 from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.snapshot import CONNECT_SECONDS, translated
 from millwheel.store.console.views import install_views
@@ -41,6 +42,8 @@ SIGN = "@"
 """Between pipeline and label in the name of a savepoint: no pipeline has it in its name."""
 
 LOCK_SECONDS = 10
+
+LOCK_ATTEMPTS = 5
 
 CHUNK_BLOCKS = 8192
 """Blocks that one statement copies, 64 MiB: progress is shown in between."""
@@ -96,18 +99,30 @@ def copy_pipeline(
         StoreError: this login may not do that, or the disk is full; nothing was made.
         StoreUnavailable: another session holds a table of the origin for long.
     """
-    with _connected(url) as connection:
-        _require_copyable(connection, origin)
-        tables = [
-            table for (table,) in connection.execute(text_of("list_tables"), {"schema": origin})
-        ]
+    with connected(url) as connection:
+        require_copyable(connection, origin)
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        with connection.transaction(), _explained(connection, origin, name):
-            return _Copying(connection, origin, name, marks, show).run(tables)
+        for left in reversed(range(LOCK_ATTEMPTS)):
+            found = connection.execute(text_of("list_tables"), {"schema": origin}).fetchall()
+            try:
+                with connection.transaction(), explained(origin, name):
+                    copying = Copying(connection, origin, name, marks, show)
+                    return copying.run([table for (table,) in found])
+            except psycopg.errors.UndefinedTable:  # it was dropped before it was locked
+                if not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+
+def drop_copy(url: str, name: str) -> None:
+    """`StoreUnavailable` while another session reads it."""
+    with transaction(url) as connection:
+        connection.execute(composed("drop_schema", schema=sql.Identifier(name)))
 
 
 @contextlib.contextmanager
-def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
+def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection whose transactions wait for no lock longer than `LOCK_SECONDS`."""
     try:
         connection = session.connect(
             make_conninfo(url, application_name="millwheel copy", connect_timeout=CONNECT_SECONDS),
@@ -124,7 +139,8 @@ def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def _require_copyable(connection: psycopg.Connection[Any], origin: str) -> None:
+def require_copyable(connection: psycopg.Connection[Any], origin: str) -> None:
+    """`UsageError` if there is nothing to copy, or this code cannot."""
     inspection = Inspection(connection)
     inspection.require_owners(origin)
     if not inspection.labels(origin):
@@ -132,7 +148,7 @@ def _require_copyable(connection: psycopg.Connection[Any], origin: str) -> None:
 
 
 @contextlib.contextmanager
-def _explained(connection: psycopg.Connection[Any], origin: str, name: str) -> Iterator[None]:
+def explained(origin: str, name: str) -> Iterator[None]:
     """Errors of the server in words."""
     try:
         yield
@@ -158,8 +174,8 @@ def _explained(connection: psycopg.Connection[Any], origin: str, name: str) -> I
         ) from error
 
 
-class _Copying:
-    """One copy, inside its transaction."""
+class Copying:
+    """One copy, inside a transaction of the caller."""
 
     def __init__(
         self,
@@ -173,30 +189,29 @@ class _Copying:
         self._origin, self._name = origin, name
         self._marks, self._show = marks, show
         self._definitions = Definitions(origin, name)
-        self._statements = Statements(name)
 
     def run(self, tables: list[str]) -> MadeCopy:
         copied_at = self._take_snapshot(tables)
         restore_point = self._mark_in_wal()
+        layout, rows = self.copy_tables()
+        self.make_code(layout, self._name)
+        own_rows(self._connection, self._name, self._origin, copied_at, self._marks, restore_point)
+        size = self._row("schema_size", schema=self._name)[1]
+        return MadeCopy(
+            self._name, self._origin, copied_at, restore_point, rows, size, layout.left_out
+        )
+
+    def copy_tables(self) -> tuple[SchemaLayout, int]:
+        """Make the schema with its tables; returns the origin's layout and the number of rows."""
         self._make_schema()
         layout = layout_of(self._connection, self._origin)
-        progress = CopyCount(layout.bytes, self._show)
+        count = CopyCount(layout.bytes, self._show)
         self._make_tables(layout)
         for table in layout.tables:
             if table.name not in EMPTY:
-                self._copy_rows(table, progress)
-        self._finish_tables(layout, progress)
-        self._make_code(layout)
-        self._own(copied_at, restore_point)
-        return MadeCopy(
-            self._name,
-            self._origin,
-            copied_at,
-            restore_point,
-            progress.rows,
-            self._size(),
-            layout.left_out,
-        )
+                self._copy_rows(table, count)
+        self._finish_tables(layout, count)
+        return layout, count.rows
 
     def _take_snapshot(self, tables: list[str]) -> datetime:
         """Locks first: a table that is dropped after the snapshot would be empty in it. Returns the
@@ -210,15 +225,15 @@ class _Copying:
         return found
 
     def _mark_in_wal(self) -> str | None:
-        if not self._marks.has_restore_point:
+        if not (self._marks.has_restore_point and self._row("may_mark_in_wal")[0]):
             return None
-        found: str | None = self._one("make_restore_point", name=self._name)
+        found: str | None = self._row("make_restore_point", name=self._name)[0]
         return found
 
     def _make_schema(self) -> None:
         """From here on all is done as the owner of the origin's tables."""
         table = sql.Identifier(self._origin, "generation").as_string(None)
-        owner = sql.Identifier(self._one("owner_of_table", table=table))
+        owner = sql.Identifier(self._row("owner_of_table", table=table)[0])
         self._connection.execute(
             composed("make_schema", schema=sql.Identifier(self._name), owner=owner)
         )
@@ -264,54 +279,64 @@ class _Copying:
             if table.blocks >= ANALYZED_BLOCKS:
                 self._run(made.analysis(table))
 
-    def _make_code(self, layout: SchemaLayout) -> None:
-        """Functions and views, and the rights that roles have in the origin."""
-        install_views(self._connection, self._name)
-        self._connection.execute(set_path(self._name))
+    def make_code(self, layout: SchemaLayout, name: str) -> None:
+        """Functions and views of the schema, which is called `name` now, and the rights that roles
+        have in the origin."""
+        definitions = Definitions(self._origin, name)
+        install_views(self._connection, name)
+        self._connection.execute(set_path(name))
         for function in layout.functions:
-            self._run(self._definitions.function(function))
+            self._run(definitions.function(function))
         for view in layout.views:
-            self._run(*self._definitions.view(view))
-        params = {"schema": self._origin, "target": self._name}
+            self._run(*definitions.view(view))
+        params = {"schema": self._origin, "target": name}
         for (grant,) in self._connection.execute(text_of("copied_rights"), params).fetchall():
             self._run(grant)
-        self._give_to_workers()
+        self._give_to_roles(name)
 
-    def _give_to_workers(self) -> None:
-        """Tables of sinks and views of states belong to the role of the origin's workers."""
+    def _give_to_roles(self, name: str) -> None:
+        """Tables of sinks, and views and functions of states, belong to the role of workers."""
+        params = {"schema": self._origin, "target": name}
         owned = self._connection.execute(text_of("copied_owners"), {"schema": self._origin})
-        for name, role in owned.fetchall():
-            relation = sql.Identifier(self._name, name)
-            self._run(composed("own_relation", relation=relation, role=sql.Identifier(role)))
+        for relation, role in owned.fetchall():
+            named = sql.Identifier(name, relation)
+            self._run(composed("own_relation", relation=named, role=sql.Identifier(role)))
+        routines = self._connection.execute(text_of("copied_routine_owners"), params)
+        for signature, role in routines.fetchall():
+            routine = sql.SQL(signature)
+            self._run(composed("own_routine", routine=routine, role=sql.Identifier(role)))
 
-    def _own(self, copied_at: datetime, restore_point: str | None) -> None:
-        marks = self._marks
-        self._connection.execute(
-            self._statements.get("own_copy"),
-            {
-                "name": self._name,
-                "origin": self._origin,
-                "copied_at": copied_at,
-                "keep_until": marks.keep_until,
-                "restore_point": restore_point,
-                "withholds": marks.withholds,
-            },
-        )
-        self._connection.execute(self._statements.get("free_intervals"))
-        self._connection.execute(self._statements.get("free_leadership"))
-        if not marks.takes_requests:
-            self._connection.execute(self._statements.get("forget_open_requests"))
-
-    def _size(self) -> int:
-        row = self._connection.execute(text_of("schema_size"), {"schema": self._name}).fetchone()
-        assert row is not None
-        return int(row[1])
-
-    def _one(self, statement: str, /, **params: Any) -> Any:
-        row = self._connection.execute(text_of(statement), params or None).fetchone()
-        assert row is not None
-        return row[0]
+    def _row(self, statement: str, /, **params: Any) -> tuple[Any, ...]:
+        (row,) = self._connection.execute(text_of(statement), params or None).fetchall()
+        return tuple(row)
 
     def _run(self, *statements: str) -> None:
         for statement in statements:
             self._connection.execute(statement)
+
+
+def own_rows(
+    connection: psycopg.Connection[Any],
+    name: str,
+    origin: str,
+    copied_at: datetime,
+    marks: CopyMarks,
+    restore_point: str | None = None,
+) -> None:
+    """Make the rows of a copy that name its pipeline and workers its own."""
+    statements = Statements(name)
+    connection.execute(
+        statements.get("own_copy"),
+        {
+            "name": name,
+            "origin": origin,
+            "copied_at": copied_at,
+            "keep_until": marks.keep_until,
+            "restore_point": restore_point,
+            "withholds": marks.withholds,
+        },
+    )
+    connection.execute(statements.get("free_intervals"))
+    connection.execute(statements.get("free_leadership"))
+    if not marks.takes_requests:
+        connection.execute(statements.get("forget_open_requests"))
