@@ -11,8 +11,7 @@ import psycopg
 from psycopg import sql
 
 from millwheel.errors import StoreError
-from millwheel.store.postgres.schema import metadata
-from millwheel.store.postgres.statements import composed, text_of
+from millwheel.store.postgres.statements import TABLES, composed, text_of
 
 FUNCTIONS = ("functions", "slot_of", "send", "bucket_functions")
 """Files of functions, which are replaced in place: that keeps grants."""
@@ -84,7 +83,7 @@ def install_functions(connection: psycopg.Connection[Any], schema: str) -> None:
 
 
 def _names(schema: str) -> dict[str, sql.Composable]:
-    relations = (*metadata.tables, *VIEWS, *NAMES)
+    relations = (*TABLES, *VIEWS, *NAMES)
     found: dict[str, sql.Composable] = {name: sql.Identifier(schema, name) for name in relations}
     found["schema_name"] = sql.Literal(schema)
     return found

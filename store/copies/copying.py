@@ -22,6 +22,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreError, StoreUnavailable, UsageError
+from millwheel.store.console.administration import transaction
 from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.snapshot import CONNECT_SECONDS, translated
 from millwheel.store.console.views import install_views
@@ -41,6 +42,8 @@ SIGN = "@"
 """Between pipeline and label in the name of a savepoint: no pipeline has it in its name."""
 
 LOCK_SECONDS = 10
+
+LOCK_ATTEMPTS = 5
 
 CHUNK_BLOCKS = 8192
 """Blocks that one statement copies, 64 MiB: progress is shown in between."""
@@ -98,12 +101,23 @@ def copy_pipeline(
     """
     with connected(url) as connection:
         require_copyable(connection, origin)
-        tables = [
-            table for (table,) in connection.execute(text_of("list_tables"), {"schema": origin})
-        ]
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        with connection.transaction(), explained(origin, name):
-            return Copying(connection, origin, name, marks, show).run(tables)
+        for left in reversed(range(LOCK_ATTEMPTS)):
+            found = connection.execute(text_of("list_tables"), {"schema": origin}).fetchall()
+            try:
+                with connection.transaction(), explained(origin, name):
+                    copying = Copying(connection, origin, name, marks, show)
+                    return copying.run([table for (table,) in found])
+            except psycopg.errors.UndefinedTable:  # it was dropped before it was locked
+                if not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+
+def drop_copy(url: str, name: str) -> None:
+    """`StoreUnavailable` while another session reads it."""
+    with transaction(url) as connection:
+        connection.execute(composed("drop_schema", schema=sql.Identifier(name)))
 
 
 @contextlib.contextmanager
@@ -211,7 +225,7 @@ class Copying:
         return found
 
     def _mark_in_wal(self) -> str | None:
-        if not self._marks.has_restore_point:
+        if not (self._marks.has_restore_point and self._row("may_mark_in_wal")[0]):
             return None
         found: str | None = self._row("make_restore_point", name=self._name)[0]
         return found
@@ -278,10 +292,19 @@ class Copying:
         params = {"schema": self._origin, "target": name}
         for (grant,) in self._connection.execute(text_of("copied_rights"), params).fetchall():
             self._run(grant)
+        self._give_to_roles(name)
+
+    def _give_to_roles(self, name: str) -> None:
+        """Tables of sinks, and views and functions of states, belong to the role of workers."""
+        params = {"schema": self._origin, "target": name}
         owned = self._connection.execute(text_of("copied_owners"), {"schema": self._origin})
         for relation, role in owned.fetchall():
             named = sql.Identifier(name, relation)
             self._run(composed("own_relation", relation=named, role=sql.Identifier(role)))
+        routines = self._connection.execute(text_of("copied_routine_owners"), params)
+        for signature, role in routines.fetchall():
+            routine = sql.SQL(signature)
+            self._run(composed("own_routine", routine=routine, role=sql.Identifier(role)))
 
     def _row(self, statement: str, /, **params: Any) -> tuple[Any, ...]:
         (row,) = self._connection.execute(text_of(statement), params or None).fetchall()
