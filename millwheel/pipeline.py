@@ -465,9 +465,15 @@ class Pipeline:
         nodes[node.name] = node
 
 
-def copied(pipeline: Pipeline) -> Pipeline:
-    """The pipeline as it is now: a change of one does not change the other."""
+def copied(pipeline: Pipeline, schema: str | None = None) -> Pipeline:
+    """The pipeline as it is now: a change of one does not change the other.
+
+    Args:
+        schema: its name, that of a savepoint too, which can be compared and not run; None: its own.
+    """
     made = copy.copy(pipeline)
+    if schema is not None:
+        made.name, made._graph = schema, None
     made.nodes, made.sinks = dict(pipeline.nodes), list(pipeline.sinks)
     made.aggregates = dict(pipeline.aggregates)
     made._identified = dict(pipeline._identified)

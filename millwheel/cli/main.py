@@ -90,6 +90,28 @@ COMMANDS = {
         "Bring a pipeline back to a savepoint.",
         COPY,
     ),
+    "reprocess": (
+        "reprocess_command",
+        "Run new code over the input beside a pipeline, to take its place.",
+        COPY,
+    ),
+    "publish": (
+        "switch_commands",
+        "Let readers use names that stay when another pipeline takes over.",
+        COPY,
+    ),
+    "published": (
+        "switch_commands",
+        "List the names that readers use, and the pipeline that each leads to.",
+        COPY,
+    ),
+    "unpublish": ("switch_commands", "Drop names that readers use.", COPY),
+    "switch": (
+        "switch_commands",
+        "Let another pipeline take over: its tables get the names that readers use, its sinks "
+        "write.",
+        COPY,
+    ),
     "spark": ("spark_commands", "Run a pipeline or its aggregates on Spark.", SPARK),
     "drop": ("store_commands", "Drop a pipeline with its state, timers and results.", STORE),
     "stop": ("store_commands", "Stop the embedded Postgres of a directory.", STORE),

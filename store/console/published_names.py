@@ -1,9 +1,8 @@
 """Names that readers use: views in a schema of their own, each of which leads to a table of a
 pipeline (decision 87).
 
-The views are the only record of what is published: Postgres knows their columns, rights and
-dependent objects, and the tables that they lead to. They are told from other views by the beginning
-of their comment.
+The views are the only record of published tables: Postgres knows their columns, rights and
+dependent objects, and the tables that they lead to. The beginning of their comment marks them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Publication(NamedTuple):
     made: list[str]
     """Names that readers did not have before."""
     changed: list[str]
-    """Names whose columns have changed, with the changes."""
+    """Names with other columns than before, and the changes."""
     names: list[str]
     """All names in the schema that lead to the pipeline."""
 
@@ -77,8 +77,9 @@ def publish(
             publishing.publish(table)
         names = [one.name for one in published_names(connection, pipeline, [schema])]
         result = Publication(schema, publishing.made, publishing.changed, names)
-        payload = {"in": schema, "made": result.made, "changed": result.changed}
-        Asking(connection, pipeline).note(actor, "publish", payload)
+        if result.made or result.changed:
+            payload = {"in": schema, "made": result.made, "changed": result.changed}
+            Asking(connection, pipeline).note(actor, "publish", payload)
         return result
 
 
@@ -177,7 +178,7 @@ class _Publishing:
         self.made.append(table)
 
     def _refresh(self, former: PublishedName) -> None:
-        """Only a view that differs is locked: readers of the others go on."""
+        """Only a view that differs is locked: readers of the others do not wait."""
         leading = lead(self._connection, former, self._pipeline)
         if leading.in_the_way:
             raise UsageError(

@@ -134,6 +134,11 @@ def test_commands_print_one_document(shell: Shell) -> None:
     run("fork", "wheel --as wheel2 --from one", name="wheel2", origin="wheel@one")
     run("restore", "wheel one --confirm wheel", replaced="wheel@replaced-1", sessions=0)
     run("savepoints drop", "wheel@replaced-1 --yes", name="wheel@replaced-1")
+    assert "counts" in run("publish", "wheel --in shown", schema="shown")["made"]
+    assert run("published")["names"][0]["pipeline"] == "wheel"
+    run("switch", "wheel wheel2 --yes", successor="wheel2", attempts=1, drained=False)
+    assert "shown.counts" in run("unpublish", "wheel2 --in shown --yes")["dropped"]
+    run("reprocess", "wheel --code wheel:pipeline --as wheel3", made=True, caught_up=False)
     run("remove", "wheel counts_to_counts --yes", removed=["counts_to_counts"])
     assert run("drop", "wheel --yes", pipeline="wheel")["tables"] > 10
 

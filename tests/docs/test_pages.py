@@ -53,6 +53,15 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
             paste(page, shell)
 
 
+@pytest.mark.pages
+@pytest.mark.parametrize("page", ["howto/run/reprocess.md"])
+def test_a_page_of_commands_runs_as_it_stands(page: str, tmp_path: Path) -> None:
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    with Shell(directory) as shell:
+        paste(DOCS / page, shell)
+
+
 @pytest.fixture
 def database_of(
     postgres_url: Callable[[int], str], monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,9 @@ def statements() -> dict[Path, set[str]]:
 
 def test_statements_read_fields_that_are_stored() -> None:
     read = statements()
-    assert {"held_by", "since", "sent_since", "ended", "reader"} == set().union(*read.values())
+    assert {"held_by", "since", "sent_since", "ended", "reader", "seen"} == set().union(
+        *read.values()
+    )
     for file, fields in read.items():
         assert fields <= set(SourceProgress.__struct_fields__), file
         assert "`SourceProgress`" in file.read_text("utf-8"), f"{file}: name the class it reads"

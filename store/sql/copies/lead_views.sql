@@ -1,7 +1,6 @@
 -- Executes statements that lock the names of readers, and waits no longer than {budget} ms for all locks together: a
 -- waiting exclusive lock stops all new readers. At the end no reader can see the names, so what the successor has is
 -- compared with the last that they have shown: both watermarks have a snapshot of their own, the former's first.
-DO $lead$
 DECLARE
     began CONSTANT timestamptz := clock_timestamp();
     statement text;
@@ -22,4 +21,3 @@ BEGIN
         RAISE EXCEPTION 'behind' USING ERRCODE = 'MW001';
     END IF;
 END
-$lead$

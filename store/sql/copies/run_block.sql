@@ -1,0 +1,2 @@
+-- Runs several statements in one round trip.
+DO {block}
