@@ -6,7 +6,7 @@
         ─▶ lead all names ─▶ is the successor as far? ─▶ COMMIT
 
 One transaction does all of it, so a process that is killed leaves the old or the new. It waits for
-the names briefly, and tries again: readers that come meanwhile would wait behind it.
+the names briefly, and tries again: later readers would wait behind it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from millwheel.store.postgres.blockers import session_text
 from millwheel.store.postgres.statements import Statements, composed, text_of
 
 BUDGET_MILLISECONDS = 40
-"""Longest wait for the locks of all names in one attempt; readers that come meanwhile wait, too."""
+"""Longest wait for the locks of all names in one attempt; later readers wait behind it."""
 
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
 """Time after the first attempt, in which waiting readers get their turn, and after any; each is

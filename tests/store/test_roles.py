@@ -23,8 +23,10 @@ from millwheel.store.console.migrate import migrate, require_version
 from millwheel.store.console.roles import CALLED, Roles, make_roles, roles_of
 from millwheel.store.console.selection import select
 from millwheel.store.copies.forks import fork
+from millwheel.store.copies.publishing import list_published, publish
 from millwheel.store.copies.restoring import restore
 from millwheel.store.copies.savepoints import make_savepoint
+from millwheel.store.copies.switching import Takeover, switch
 from millwheel.store.postgres.buckets import tables_of
 from millwheel.store.postgres.schema import metadata
 from millwheel.store.postgres.statements import composed
@@ -520,6 +522,56 @@ async def test_copies_have_the_rights_of_their_origin(schema: Schema, roles: Rol
     assert restored.sessions == 0
     await run(counting(schema, 1, 2, 3), under(schema, roles.worker))
     assert owners(copy).keys() == owners(schema).keys()
+
+
+async def test_readers_keep_their_names_through_a_switch_and_a_restore(
+    schema: Schema, roles: Roles
+) -> None:
+    """The owner publishes and switches. A successor with roles of its own needs its owner's and its
+    worker's, too."""
+    url, worker = under(schema, roles.owner), under(schema, roles.worker)
+    await run(counting(schema, 1, 2), worker)
+    with pytest.raises(StoreError, match="may not publish"):
+        publish(url, schema.name, "shown")
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        grant = sql.SQL("GRANT CREATE ON DATABASE {} TO {}")
+        names = (sql.Identifier(database_of(schema)), sql.Identifier(roles.owner))
+        connection.execute(grant.format(*names))
+    assert "out" in publish(url, schema.name, "shown", actor=ME).made
+
+    def read() -> int:
+        with psycopg.connect(under(schema, roles.reader)) as reader:
+            return int(reader.execute("SELECT count(*) FROM shown.out").fetchall()[0][0])
+
+    fork(url, schema.name, "forked")
+    await run(counting(Schema(schema.url, "forked", schema.version), 1, 2, 3), worker)
+    assert read() == 2
+    switch(url, Takeover(schema.name, "forked"), actor=ME)
+    assert read() == 3
+
+    migrate(schema.url, "third")
+    others = make_roles(schema.url, "third")
+    try:
+        log_in(schema, "third_worker", others.worker)
+        third = Schema(schema.url, "third", schema.version)
+        await run(counting(third, 1, 2, 3, 4), url_of(schema, "third_worker"))
+        with pytest.raises(UsageError, match="no pipeline 'third' that this login has a role of"):
+            switch(url, Takeover("forked", "third"), wait_seconds=0.0)
+        with psycopg.connect(schema.url, autocommit=True) as connection:
+            for role in (others.owner, others.worker):
+                grant = sql.SQL("GRANT {} TO {}")
+                names = (sql.Identifier(role), sql.Identifier(login_of(roles.owner)))
+                connection.execute(grant.format(*names))
+        switch(url, Takeover("forked", "third"), actor=ME)
+        assert read() == 4
+        switch(url, Takeover("third", schema.name), actor=ME)
+    finally:
+        drop_roles(schema, "third_worker", *others)
+    assert read() == 2
+    make_savepoint(url, schema.name, "one")
+    restore(url, f"{schema.name}@one", actor=ME)
+    assert read() == 2
+    assert {one.pipeline for one in list_published(url)} == {schema.name}
 
 
 async def test_whoever_owned_the_schema_goes_on(schema: Schema) -> None:

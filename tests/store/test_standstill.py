@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -121,6 +122,31 @@ async def running(schema: Schema, *pipelines: Pipeline) -> AsyncIterator[None]:
         await asyncio.gather(*tasks)
 
 
+class CountingReader:
+    """Counts the rows of a published table in a loop."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._ends = threading.Event()
+        self.counts: list[int] = []
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._read)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            thread.join()
+
+    def _read(self) -> None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            while not self._ends.is_set():
+                rows = connection.execute('SELECT count(*) FROM "out".visits_seen').fetchall()
+                self.counts.append(rows[0][0])
+
+
 @pytest.fixture
 def pair(schema: Schema, tmp_path: Path) -> Schema:
     """Two pipelines of which the second withholds its outputs; nothing has run."""
@@ -153,9 +179,13 @@ async def test_each_result_leaves_the_store_once(pair: Schema, tmp_path: Path) -
         await until_seen(pair, 100)
         await asyncio.to_thread(publish, pair.url, "wheel", "out")
         for former, new in (NAMES, NAMES[::-1]):
-            done = await asyncio.to_thread(
-                switch_at_standstill, pair.url, Takeover(former, new), tell=write_while_paused
-            )
+            reader = CountingReader(pair.url)
+            with reader.reading():
+                done = await asyncio.to_thread(
+                    switch_at_standstill, pair.url, Takeover(former, new), tell=write_while_paused
+                )
+            assert len(reader.counts) > 10
+            assert reader.counts == sorted(reader.counts), "a reader saw fewer rows than before"
             assert [one.name for one in done.foreseen.names] == ["out.visits_seen"]
             last = write()
             await until_seen(pair, last.stop)
