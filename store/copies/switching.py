@@ -48,6 +48,10 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
 """Time after the first attempt, in which waiting readers get their turn, and after any; each is
 longer than the one before."""
 
+TIMERS_SECONDS = 10.0
+"""For so long, and half of the time to wait at the most, the successor must also be as far as the
+timers that any interval has fired: it has closed all windows that readers have rows of."""
+
 BEHIND = "MW001"
 """State of the error of an attempt that found the successor behind."""
 
@@ -129,7 +133,8 @@ def switch(
 
     Nothing was changed then.
     """
-    deadline = time.monotonic() + wait_seconds
+    began = time.monotonic()
+    deadline = began + wait_seconds
     longest, attempts = 0.0, 0
     with connected(url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -138,7 +143,10 @@ def switch(
             attempt = _Attempt(connection, takeover, actor)
             try:
                 with connection.transaction():
-                    at = attempt.run(check, checks_progress=not anyway)
+                    passed = time.monotonic() - began
+                    with_timers = passed < min(TIMERS_SECONDS, wait_seconds / 2)
+                    progress = None if anyway else ProgressCheck(with_timers)
+                    at = attempt.run(check, progress)
             except psycopg.errors.InsufficientPrivilege as error:
                 raise _not_allowed(takeover, error) from error
             except psycopg.Error as error:
@@ -151,6 +159,11 @@ def switch(
                 longest = max(longest, attempt.blocked_milliseconds)
                 return Switched(attempt.plan.foreseen, at, attempts, longest)
             time.sleep(min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * attempts))
+
+
+class ProgressCheck(NamedTuple):
+    with_timers: bool
+    """Whether the successor must be as far as any interval of the former has fired timers."""
 
 
 class _SwitchPlan(NamedTuple):
@@ -208,7 +221,7 @@ class _Attempt:
     def blocked_milliseconds(self) -> float:
         return 0.0 if self._began is None else (time.monotonic() - self._began) * 1000
 
-    def run(self, check: Check | None, *, checks_progress: bool) -> datetime:
+    def run(self, check: Check | None, progress: ProgressCheck | None) -> datetime:
         connection = self._connection
         pipeline, successor, _ = self._takeover
         known = list_pipelines(connection)
@@ -232,17 +245,18 @@ class _Attempt:
         if check is not None:
             check(connection)
         ((at,),) = connection.execute(text_of("clock_of_server")).fetchall()
-        self._lead(checks_progress=checks_progress)
+        self._lead(progress)
         assert isinstance(at, datetime)
         return at
 
-    def _lead(self, *, checks_progress: bool) -> None:
+    def _lead(self, progress: ProgressCheck | None) -> None:
         statements = [text for _, leading in self.plan.leading for text in leading.statements]
         block = composed(
             "lead_views",
             statements=sql.Literal(statements),
             budget=sql.Literal(BUDGET_MILLISECONDS),
-            checks=sql.Literal(checks_progress),
+            checks=sql.Literal(progress is not None),
+            with_timers=sql.Literal(progress is not None and progress.with_timers),
             former_commits=sql.Identifier(self._takeover.pipeline, "latest_commits"),
             new_commits=sql.Identifier(self._takeover.successor, "latest_commits"),
         )
