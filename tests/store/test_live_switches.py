@@ -17,6 +17,7 @@ import pytest
 from millwheel import JsonLines, Pipeline, Settings, Stream, Table
 from millwheel.computations import Windowed, count
 from millwheel.services.run import Run
+from millwheel.store.console.administration import pause
 from millwheel.store.console.migrate import migrate
 from millwheel.store.copies.publishing import publish
 from millwheel.store.copies.switching import Takeover, switch
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.newest
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 NAMES = ("wheel", "wheel2")
-SWITCHES = 6
+SWITCHES = 4
 
 
 class Visit(msgspec.Struct):
@@ -86,6 +87,7 @@ def read(url: str, counts: list[int], ends: threading.Event) -> None:
 
 async def test_counts_never_fall_while_both_run(schema: Schema, tmp_path: Path) -> None:
     path, counts, ends, stop = tmp_path / "visits.jsonl", [0], threading.Event(), asyncio.Event()
+    attempts = []
     path.touch()
     migrate(schema.url, "wheel2")
     running = [
@@ -101,10 +103,16 @@ async def test_counts_never_fall_while_both_run(schema: Schema, tmp_path: Path) 
         with beside(threading.Thread(target=read, args=(schema.url, counts, ends)), ends=ends):
             for number in range(SWITCHES):
                 names = NAMES if number % 2 == 0 else NAMES[::-1]
-                await asyncio.to_thread(switch, schema.url, Takeover(*names))
-                await asyncio.sleep(0.3)
+                pause(schema.url, names[1])
+                await asyncio.sleep(1.5)  # it falls behind
+                resuming = threading.Timer(0.5, pause, (schema.url, names[1]), {"paused": False})
+                resuming.start()
+                done = await asyncio.to_thread(switch, schema.url, Takeover(*names))
+                resuming.join()
+                attempts.append(done.attempts)
     stop.set()
     await asyncio.gather(*running)
+    assert min(attempts) > 1
     assert len(counts) > 100
     assert counts == sorted(counts)
     assert counts[-1] > counts[1]
