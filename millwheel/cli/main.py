@@ -50,6 +50,7 @@ COMMANDS = {
         LOOK,
     ),
     "sql": ("sql_command", "Run read-only SQL on the store's tables and views.", LOOK),
+    "diff": ("diff_command", "Compare two pipelines or savepoints row by row.", LOOK),
     "log": ("operator_commands", "Show the requests and operations of operators.", LOOK),
     "plan": ("deploy_commands", "Show what a deploy of this code would change.", CHANGE),
     "migrate": ("store_commands", "Create or upgrade a pipeline's schema.", CHANGE),
