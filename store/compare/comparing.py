@@ -348,7 +348,10 @@ class _Comparing:
                 "which may take disk space"
             )
         elif not table.has_pages:
-            yield "the columns of the key differ: the server sorts both, which may take disk space"
+            yield (
+                "the keys have other types, or another order: the server sorts both tables, which "
+                "may take disk space"
+            )
 
     # -- states and timers -------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psycopg
@@ -74,12 +75,22 @@ class BoundedReading:
         self._connection = connection
         self._end = time.monotonic() + seconds
 
-    def rows(self, name: str, params: Mapping[str, Any], **parts: sql.Composable) -> list[Any]:
-        """The rows of a statement; `psycopg.errors.QueryCanceled` if the time is over."""
+    def rows(
+        self,
+        name: str,
+        params: Mapping[str, Any],
+        parts: Part = MappingProxyType({}),
+        *,
+        whole: bool = True,
+    ) -> list[Any]:
+        """The rows of a statement; `psycopg.errors.QueryCanceled` if the time is over.
+
+        Args:
+            whole: it reads whole tables, and not a page of them.
+        """
         left = max(self._end - time.monotonic(), 0.001)
-        self._connection.execute(
-            composed("settle_comparison"), {"timeout": f"{int(left * 1000)}ms"}
-        )
+        settings = {"timeout": f"{int(left * 1000)}ms", "whole": "on" if whole else "off"}
+        self._connection.execute(composed("settle_comparison"), settings)
         text = composed(name, **parts)
         return self._connection.execute(text, params, prepare=False).fetchall()
 
@@ -102,14 +113,14 @@ class TableJoin:
     def compare(self, reading: BoundedReading, advance: Advance) -> RowCounts:
         if not self.table.key:
             return self._compare_bags(reading, advance)
-        tally = RowCounts()
+        counts = RowCounts()
         for low, high in self._pages(reading):
             params = {"below": self.below, **_bounds("low", low), **_bounds("high", high)}
             parts = self._page(low, high)
-            _count(reading, parts, params, {"": tally}, self._shown_names)
-            share = tally.total / self.table.rows if self.table.rows > 0 else None
-            advance(tally.total, share)
-        return tally
+            _count(reading, parts, params, {"": counts}, self._shown_names)
+            share = counts.total / self.table.rows if self.table.rows > 0 else None
+            advance(counts.total, share)
+        return counts
 
     @property
     def _shown_names(self) -> ShownNames:
@@ -126,7 +137,8 @@ class TableJoin:
         rows = {"rows": max(int(size), LEAST_PAGE_ROWS)}
         low: Sequence[str] | None = None
         while self.table.has_pages:
-            ends = reading.rows("page_end", {**rows, **_bounds("low", low)}, **self._ends(low))
+            params = {**rows, **_bounds("low", low)}
+            ends = reading.rows("page_end", params, self._ends(low), whole=False)
             if not ends:
                 break
             yield low, ends[0]
@@ -224,25 +236,22 @@ class TableJoin:
             b=sql.Identifier(self.b, self.table.name),
         )
         params = {"below": self.below, "most": MOST_ROWS}
-        out, moment = self._is_late("r"), self._time("r") or NOTHING
-        parts: Part = {"bags": sql.SQL(bags), "left_out": out}
+        late, moment = self._is_late("r"), self._time("r") or NOTHING
+        parts: Part = {"bags": sql.SQL(bags), "left_out": late}
         ((equal, only_a, only_b, out_a, out_b, first, last),) = reading.rows(
-            "count_bags", params, time=moment, **parts
+            "count_bags", params, {"time": moment, **parts}
         )
-        tally = RowCounts(left_out=[int(out_a or 0), int(out_b or 0)])
-        tally.counts.update(
-            {"equal": equal or 0, "only in a": only_a or 0, "only in b": only_b or 0}
-        )
-        tally.first, tally.last = (None if each is None else str(each) for each in (first, last))
-        if tally.differences:
+        counts = RowCounts(left_out=[out_a, out_b], first=first, last=last)
+        counts.counts.update({"equal": equal, "only in a": only_a, "only in b": only_b})
+        if counts.differences:
             values = [column.name for column in self.table.values]
             shown = _texts([sql.SQL("r.{}").format(name) for name in names])
             found = reading.rows(
-                "differing_bags", params, shown=shown, names=COMMA.join(names), **parts
+                "differing_bags", params, {"shown": shown, "names": COMMA.join(names), **parts}
             )
-            tally.rows += [_row(row[1:], [], values) for row in found]
-        advance(tally.total, 1.0)
-        return tally
+            counts.rows += [_row(row[1:], [], values) for row in found]
+        advance(counts.total, 1.0)
+        return counts
 
 
 def _bounds(name: str, values: Sequence[str] | None) -> dict[str, str]:
@@ -286,7 +295,7 @@ class SlotJoin:
             size: bytes of the larger side.
         """
         names = self.steps.names
-        tallies = {name: RowCounts() for name in names}
+        by_step = {name: RowCounts() for name in names}
         pages = max(min(size // PAGE_BYTES + 1, SLOTS), 1)
         bounds = [SLOTS * n // pages for n in range(pages + 1)]
         fixed = {
@@ -301,10 +310,10 @@ class SlotJoin:
         shown = ShownNames(self.key, [self.value], order)
         for number in range(pages):
             params = {"slot_from": bounds[number], "slot_to": bounds[number + 1], **fixed}
-            _count(reading, self._page(), params, tallies, shown)
-            done = sum(tally.total for tally in tallies.values())
+            _count(reading, self._page(), params, by_step, shown)
+            done = sum(counts.total for counts in by_step.values())
             advance(done, (number + 1) / pages)
-        return tallies
+        return by_step
 
     def _page(self) -> Part:
         keys = [sql.SQL(f"c{n}") for n in range(len(self.key))]
@@ -364,22 +373,24 @@ def _count(
     reading: BoundedReading,
     parts: Part,
     params: Mapping[str, Any],
-    tallies: Mapping[str, RowCounts],
+    by_step: Mapping[str, RowCounts],
     shown: ShownNames,
 ) -> None:
-    """Add a page to the tallies, by part."""
+    """Add a page to the by_step, by part."""
     pairs = sql.SQL(composed("paired_rows", **parts))
     different = set()
-    for part, kind, *rest in reading.rows("count_pairs", params, pairs=pairs):
-        tallies[part].add(kind, *rest)
+    whole = not params.keys() & {"low_0", "high_0"}
+    of_pairs: Part = {"pairs": pairs, "order": shown.order}
+    for part, kind, *rest in reading.rows("count_pairs", params, of_pairs, whole=whole):
+        by_step[part].add(kind, *rest)
         if kind not in ("equal", "left out"):
             different.add(part)
-    wanted = [part for part in sorted(different) if len(tallies[part].rows) < MOST_ROWS]
+    wanted = [part for part in sorted(different) if len(by_step[part].rows) < MOST_ROWS]
     if not wanted:
         return
     more = {**params, "parts": wanted, "most": MOST_ROWS}
-    for part, *row in reading.rows("differing_pairs", more, pairs=pairs, order=shown.order):
-        rows = tallies[part].rows
+    for part, *row in reading.rows("differing_pairs", more, of_pairs, whole=whole):
+        rows = by_step[part].rows
         if len(rows) < MOST_ROWS:
             rows.append(_row(row, shown.keys, shown.values))
 

@@ -77,6 +77,8 @@ class TablePair:
     key: Sequence[PairedColumn]
     """Empty: no columns are a key of both."""
     values: Sequence[PairedColumn]
+    is_in_order: bool
+    """Both sides have the columns of the key in one order."""
     is_numbered: bool
     row_bytes: float
     rows: float
@@ -90,7 +92,9 @@ class TablePair:
 
     @property
     def has_pages(self) -> bool:
-        return bool(self.key) and all(c.sorts_alike and not c.by_text for c in self.key)
+        """Whether both sides have an index with the key in one order."""
+        in_order = bool(self.key) and self.is_in_order
+        return in_order and all(c.sorts_alike and not c.by_text for c in self.key)
 
     def times(self) -> list[PairedColumn]:
         """The columns that may be the time of a row, the likeliest alone; several if it is not
@@ -141,6 +145,7 @@ def shared_table(a: OwnTable, b: OwnTable) -> TablePair:
         a.name,
         [columns[name] for name in key],
         [column for name, column in columns.items() if name in names and name not in key],
+        key in b.keys,
         is_numbered,
         max(a.row_bytes, b.row_bytes),
         max(a.rows, b.rows),
@@ -155,7 +160,8 @@ def _common_key(
     keys: Iterable[tuple[str, ...]], others: Sequence[tuple[str, ...]], names: set[str]
 ) -> tuple[str, ...]:
     sets = [set(other) for other in others]
-    return next((key for key in keys if set(key) in sets and set(key) <= names), ())
+    found = [key for key in keys if set(key) in sets and set(key) <= names]
+    return next((key for key in found if key in others), found[0] if found else ())
 
 
 def _shared(a: OwnColumn, b: OwnColumn) -> PairedColumn:

@@ -248,8 +248,21 @@ async def test_the_same_place_is_found_by_positions_and_watermarks(shops: Shops)
     assert (found.verdict, found.same_place) == ("equal", True)
     assert part(found, "states of make_minutes").compared == ACCOUNTS, "of open windows"
     assert part(found, "timers of make_minutes").compared == ACCOUNTS
-    shops.query("UPDATE green.commit_record SET acked = '{}' WHERE position IS NOT NULL")
-    assert "is not read equally far" in shops.compare().place
+    for rows, place in (
+        ("position IS NOT NULL", "is not read equally far"),
+        ("position IS NULL", "records of green are on their way"),
+    ):
+        shops.query(
+            "CREATE TABLE kept AS SELECT interval_id, n, acked FROM green.commit_record; "
+            f"UPDATE green.commit_record SET acked = '{{}}' WHERE {rows}"
+        )
+        found = shops.compare()
+        assert not found.same_place
+        assert place in found.place
+        shops.query(
+            "UPDATE green.commit_record AS r SET acked = k.acked FROM kept AS k "
+            "WHERE (r.interval_id, r.n) = (k.interval_id, k.n); DROP TABLE kept"
+        )
 
 
 async def test_a_copy_is_at_the_same_place_with_its_wall_timers(shops: Shops) -> None:
@@ -281,6 +294,25 @@ async def test_a_pipeline_on_spark_has_the_low_watermark_of_its_query(shops: Sho
     found = shops.compare()
     assert found.watermark == (BEGIN + timedelta(seconds=90)).isoformat()
     assert {each.what for each in found.parts} == {"table"}
+
+
+async def test_slots_are_compared_page_by_page_with_their_unfolded_changes(
+    shops: Shops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of changes that are folded already, the unfolded ones count."""
+    await shops.run(BLUE, 200, keep_open=True)
+    await shops.run(GREEN, 200, keep_open=True)
+    shops.fold(GREEN)
+    shops.query(
+        "UPDATE green.fold SET through = 0; UPDATE green.state SET value = '0'; "
+        "UPDATE green.timer SET due = 0"
+    )
+    monkeypatch.setattr(row_pages, "PAGE_BYTES", 1_000)
+    found = shops.compare()
+    assert found.verdict == "equal"
+    assert part(found, "states of add_up").compared == ACCOUNTS
+    assert part(found, "timers of add_up").compared == ACCOUNTS
+    assert part(found, "timers of add_up").left_out_b == ACCOUNTS, "wall timers"
 
 
 # -- planted differences --------------------------------------------------------------------
@@ -441,34 +473,43 @@ def test_the_first_twenty_of_many_are_shown_and_all_are_counted(shops: Shops) ->
     assert [row.key["id"] for row in found.rows] == [str(9 * n) for n in range(1, 21)]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_pages_count_as_arithmetic_does(
-    shops: Shops, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """Tables with holes anywhere, and keys of one or two columns, on pages of few rows."""
-    chance = random.Random(seed)
-    monkeypatch.setattr(row_pages, "LEAST_PAGE_ROWS", chance.choice([1, 2, 7, 50]))
-    monkeypatch.setattr(row_pages, "MOST_PAGE_ROWS", 1)
-    words = ["", "a", "A", "aa", "b", "é", "Z", "zz", "-", "\u4e00"]
-    keys = [(chance.choice(words), chance.randrange(12)) for _ in range(100)]
-    sides = [
-        {key: chance.randrange(3) for key in keys if chance.random() < share}
-        for share in (chance.random(), chance.random())
-    ]
-    shops.tables('"T t" (w text, n int, v int, PRIMARY KEY (w, n))')
-    for name, side in zip((BLUE, GREEN), sides, strict=True):
-        with psycopg.connect(shops.url) as connection:
-            connection.cursor().executemany(
-                sql.SQL("INSERT INTO {} VALUES (%s, %s, %s)").format(sql.Identifier(name, "T t")),
-                [(*key, value) for key, value in side.items()],
-            )
-    a, b = sides
-    both = a.keys() & b.keys()
-    found = part(shops.compare(), "table T t")
-    assert found.compared == len(a.keys() | b.keys())
-    assert (found.only_in_a, found.only_in_b) == (len(a.keys() - b), len(b.keys() - a))
-    assert found.differing == sum(a[key] != b[key] for key in both)
-    assert len(found.rows) == min(found.differences, 20)
+WORDS = ["", "a", "A", "aa", "b", "é", "Z", "zz", "-", "\u4e00"]
+
+
+def test_pages_count_as_arithmetic_does(shops: Shops, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables with holes anywhere, one of them empty, on pages of few rows."""
+    chance = random.Random(7)
+    tables: dict[str, list[dict[tuple[str, int], int]]] = {}
+    for number in range(12):
+        name = f"T {number}"
+        keys = [(chance.choice(WORDS), chance.randrange(12)) for _ in range(100)]
+        shares = (chance.random(), chance.random() if number else 0)
+        tables[name] = [
+            {key: chance.randrange(3) for key in keys if chance.random() < share}
+            for share in shares
+        ]
+        shops.tables(f'"{name}" (w text, n int, v int, PRIMARY KEY (w, n))')
+        for schema, side in zip((BLUE, GREEN), tables[name], strict=True):
+            insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s)")
+            with psycopg.connect(shops.url) as connection:
+                connection.cursor().executemany(
+                    insert.format(sql.Identifier(schema, name)),
+                    [(*key, value) for key, value in side.items()],
+                )
+    for rows in (2, 7, 50):
+        monkeypatch.setattr(row_pages, "LEAST_PAGE_ROWS", rows)
+        monkeypatch.setattr(row_pages, "MOST_PAGE_ROWS", rows)
+        for a, b in ((BLUE, GREEN), (GREEN, BLUE)):
+            comparison = shops.compare(a, b)
+            for name, sides in tables.items():
+                left, right = sides if a == BLUE else reversed(sides)
+                found = part(comparison, f"table {name}")
+                assert found.compared == len(left.keys() | right.keys())
+                assert found.only_in_a == len(left.keys() - right.keys())
+                assert found.only_in_b == len(right.keys() - left.keys())
+                both = left.keys() & right.keys()
+                assert found.differing == sum(left[key] != right[key] for key in both)
+                assert len(found.rows) == min(found.differences, 20)
 
 
 VALUES = [
@@ -535,6 +576,7 @@ def test_rows_without_a_key_are_counted_as_often_as_they_are_there(shops: Shops)
         ("only in b", {"n": "9", "w": None}, 1),
     ]
     assert any("no key in common" in remark for remark in found.remarks)
+    assert msgspec.to_builtins(found)["compared"] == 43, "a number in JSON"
 
 
 def test_tables_of_other_shapes_are_compared_by_their_common_columns(shops: Shops) -> None:
@@ -551,6 +593,10 @@ def test_tables_of_other_shapes_are_compared_by_their_common_columns(shops: Shop
         CREATE TABLE green.k (id text PRIMARY KEY, v int);
         INSERT INTO blue.k SELECT n, n FROM generate_series(1, 30) AS n;
         INSERT INTO green.k SELECT n, n FROM generate_series(2, 30) AS n;
+        CREATE TABLE blue.turned (a int, b int, PRIMARY KEY (a, b));
+        CREATE TABLE green.turned (a int, b int, PRIMARY KEY (b, a));
+        INSERT INTO blue.turned VALUES (1, 2), (2, 1);
+        INSERT INTO green.turned VALUES (1, 2), (2, 2);
         CREATE TABLE blue.of_old_code (id int);
         CREATE TABLE green.of_new_code (id int);
         CREATE TABLE blue.parts (id int PRIMARY KEY) PARTITION BY RANGE (id);
@@ -562,7 +608,12 @@ def test_tables_of_other_shapes_are_compared_by_their_common_columns(shops: Shop
     found = shops.compare()
     assert found.only_in_a == ["table of_old_code"]
     assert found.only_in_b == ["table of_new_code"]
-    assert differences(found) == {"table t": (0, 0, 1), "table k": (1, 0, 0)}
+    assert differences(found) == {
+        "table t": (0, 0, 1),
+        "table k": (1, 0, 0),
+        "table turned": (1, 1, 0),
+    }
+    assert "another order" in part(found, "table turned").remarks[0]
     of_t = part(found, "table t")
     assert (of_t.rows[0].key, of_t.rows[0].columns) == ({"id": "2"}, ["When"])
     assert of_t.remarks == [

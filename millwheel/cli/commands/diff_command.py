@@ -142,7 +142,7 @@ def _progress() -> Iterator[Show | None]:
 
 def _print(found: PipelineComparison) -> None:
     tell(_verdict(found))
-    tell(f"{found.place}; common low watermark: {found.watermark}")
+    tell(found.place if found.same_place else f"{found.place}; common: {found.watermark}")
     for names, name in ((found.only_in_a, found.a), (found.only_in_b, found.b)):
         if names:
             tell(f"only {name} has, and so not compared: {', '.join(names)}", "warning")

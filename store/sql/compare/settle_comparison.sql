@@ -1,2 +1,5 @@
--- Room for a page in memory, and an end for each statement: the rest of the time that the comparison has.
-SELECT set_config('work_mem', '64MB', true), set_config('statement_timeout', %(timeout)s, true)
+-- Room for a page in memory, and an end for each statement: the rest of the time that the comparison has. A page is
+-- read by the index: without statistics, as of a new savepoint, the planner would read the whole table for each.
+SELECT
+    set_config('work_mem', '64MB', true), set_config('statement_timeout', %(timeout)s, true),
+    set_config('enable_seqscan', %(whole)s, true)
