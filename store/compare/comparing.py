@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import psycopg
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, to_micros
@@ -15,7 +16,12 @@ from millwheel.core.quantities import duration
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import SchemaBehind, StoreError, UsageError
 from millwheel.store.address import StoreAddress
-from millwheel.store.compare.comparison import ComparedPart, PipelineComparison, verdict_on
+from millwheel.store.compare.comparison import (
+    ComparedPart,
+    DifferingRow,
+    PipelineComparison,
+    verdict_on,
+)
 from millwheel.store.compare.pipeline_place import PipelinePlace, place_of, same_place
 from millwheel.store.compare.row_pages import (
     BoundedReading,
@@ -41,6 +47,10 @@ from millwheel.store.postgres.statements import Statements
 SECONDS = 600.0
 
 ONE_SECOND = 1_000_000
+
+WHOLE = "whole: both are at the same place"
+
+NO_PROOF = "and a difference proves nothing"
 
 Show = Callable[[str, int, float | None], None]
 """Called with the title of a part, its rows so far, and the share of all; None: not known."""
@@ -268,19 +278,16 @@ class _Comparing:
             self._low(self._a, writers[0]),
             self._low(self._b, writers[1]),
         )
-        if self._same and self._at is None:
-            return _Rule("whole: both are at the same place", is_proof=True)
         chosen = (self._options.times or {}).get(table.name)
         times = table.times() if chosen is None else [self._time(table, chosen)]
-        if not times:
-            return _Rule("whole: no column of time", is_proof=self._same)
-        if len(times) > 1:
+        if self._same and (self._at is None or len(times) != 1):
+            return _Rule(WHOLE, is_proof=True)
+        if len(times) != 1:
             names = ", ".join(column.name for column in times)
-            return _Rule(
-                f"whole: several columns of time ({names}); name one with --time "
-                f"{table.name}.COLUMN",
-                is_proof=self._same,
-            )
+            why = "no column of time"
+            if times:
+                why = f"several columns of time ({names}); name one with --time {table.name}.COLUMN"
+            return _Rule(f"whole, {NO_PROOF}: {why}", is_proof=False)
         (column,) = times
         if below >= MAX_TIME:
             return _Rule("whole: event time has ended", is_proof=True)
@@ -292,7 +299,7 @@ class _Comparing:
             rule = self._until(column, below, "")
             if chosen is not None:
                 return rule
-            text = f"{rule.text}; windows of unknown length may still change rows before it"
+            text = f"{rule.text}; {NO_PROOF}: windows of unknown length may change these rows"
             return _Rule(text, self._same, column, below)
         length = max(known)
         why = (
@@ -321,6 +328,7 @@ class _Comparing:
     def _table(self, join: TableJoin, rule: _Rule) -> ComparedPart:
         table = join.table
         title = f"table {table.name}"
+        self._show(title, 0, None)
         tally = join.compare(self._reading, lambda rows, share: self._show(title, rows, share))
         remarks = [*self._remarks(table)]
         if tally.first is not None and rule.time is not None:
@@ -381,11 +389,11 @@ class _Comparing:
 
     def _rule_of_state(self, step: str) -> tuple[_Rule, tuple[int, int] | None]:
         if self._same:
-            return _Rule("whole: both are at the same place", is_proof=True), None
+            return _Rule(WHOLE, is_proof=True), None
         lows = [place.low_watermark([step]) for place in (self._a, self._b)]
         entries = [place.window_entries(step) for place in (self._a, self._b)]
         if entries[0] is None or entries[0] != entries[1]:
-            text = "whole, at different places: they change with each record"
+            text = f"whole, {NO_PROOF}: they change with each record"
             return _Rule(text, is_proof=False), None
         below = self._below(f"step {step!r}", *lows)
         text = f"windows that ended before {time_text(below)}"
@@ -397,8 +405,8 @@ class _Comparing:
         last: list[int | None] = []
         for step in steps:
             if self._same:
-                text = "whole" if is_copy else "all but wall timers"
-                rules[step] = _Rule(f"{text}: both are at the same place", is_proof=True)
+                text = WHOLE if is_copy else "all but wall timers: both are at the same place"
+                rules[step] = _Rule(text, is_proof=True)
                 last.append(None)
                 continue
             lows = [place.low_watermark([step]) for place in (self._a, self._b)]
@@ -416,6 +424,7 @@ class _Comparing:
         )
         found = join.compare(self._reading, self._sizes()[1], self._showing("timers"))
         for step, tally in found.items():
+            tally.rows = [_with_times(row) for row in tally.rows]
             if tally.total or any(tally.left_out):
                 yield _part("timers", step, tally, rules[step])
 
@@ -436,6 +445,15 @@ class _Comparing:
 
     def _showing(self, title: str) -> Callable[[int, float | None], None]:
         return lambda rows, share: self._show(title, rows, share)
+
+
+def _with_times(timer: DifferingRow) -> DifferingRow:
+    """The due time, which is stored as microseconds, as ISO 8601."""
+    a, b = (
+        None if side is None else {"due": time_text(int(side["due"] or 0))}
+        for side in (timer.a, timer.b)
+    )
+    return msgspec.structs.replace(timer, a=a, b=b)
 
 
 def _part(

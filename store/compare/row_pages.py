@@ -379,7 +379,7 @@ def _count(
     """Add a page to the by_step, by part."""
     pairs = sql.SQL(composed("paired_rows", **parts))
     different = set()
-    whole = not params.keys() & {"low_0", "high_0"}
+    whole = not params.keys() & {"low_0", "high_0", "slot_from"}
     of_pairs: Part = {"pairs": pairs, "order": shown.order}
     for part, kind, *rest in reading.rows("count_pairs", params, of_pairs, whole=whole):
         by_step[part].add(kind, *rest)

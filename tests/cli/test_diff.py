@@ -45,9 +45,7 @@ def test_equal_pipelines_end_with_0(pair: Pair) -> None:
     done = pair.diff()
     assert done.exit_code == 0, done.output
     assert "blue and green are equal\n" in done.stdout
-    assert (
-        "table prices |       30 |            0 |             0 |      0 |        0" in done.stdout
-    )
+    assert "table prices |   30 |         0 |          0 |      0 |        0" in done.stdout
 
 
 def test_rows_that_differ_are_shown_and_the_exit_code_is_1(pair: Pair) -> None:

@@ -26,7 +26,7 @@ from millwheel.store.compare import (
     PipelineComparison,
     compare,
 )
-from millwheel.store.compare.comparing import SECONDS, Show
+from millwheel.store.compare.comparing import SECONDS, WHOLE, Show
 
 DIFFERS = 1
 """Exit code unless both are equal."""
@@ -147,11 +147,12 @@ def _print(found: PipelineComparison) -> None:
         if names:
             tell(f"only {name} has, and so not compared: {', '.join(names)}", "warning")
     typer.echo()
-    columns = ["part", "compared", f"only in {found.a}", f"only in {found.b}", "differ"]
-    print_table([*columns, "left out"], map(_counts, found.parts), Fit(cut=True))
+    columns = ["part", "rows", f"only {found.a}", f"only {found.b}", "differ", "left out"]
+    print_table(columns, map(_counts, found.parts), Fit(drop=["left out"]))
     typer.echo()
     for rule, titles in _by_rule(found.parts).items():
-        tell(f"{rule}: {', '.join(titles)}", "note")
+        if not (found.same_place and rule == WHOLE):
+            tell(f"{', '.join(titles)}: {rule}", "note")
     for part in found.parts:
         for remark in part.remarks:
             tell(f"{part.title}: {remark}", "note")
@@ -161,18 +162,17 @@ def _print(found: PipelineComparison) -> None:
 
 
 def _verdict(found: PipelineComparison) -> str:
-    number = sum(part.differences for part in found.parts)
     names = f"{found.a} and {found.b}"
     if found.verdict == "equal":
         return f"{names} are equal{'' if found.same_place else ', as far as both have come'}"
+    proofs = sum(part.differences for part in found.parts if part.is_proof)
+    others = sum(part.differences for part in found.parts) - proofs
     if found.verdict == "differs":
-        return f"{names} differ in {count_of(number, 'row')}"
-    if not number:
+        more = f", and in {others:,} more where that proves nothing" if others else ""
+        return f"{names} differ in {count_of(proofs, 'row')}{more}"
+    if not others:
         return f"undecided: no row of {names} is final on both sides yet"
-    return (
-        f"undecided: {names} differ in {count_of(number, 'row')}, but only in parts that change "
-        "with each record, and they are at different places of their input"
-    )
+    return f"undecided: {names} differ in {count_of(others, 'row')}, but where that proves nothing"
 
 
 def _counts(part: ComparedPart) -> list[Cell]:
@@ -198,7 +198,7 @@ def _print_rows(found: PipelineComparison, part: ComparedPart) -> None:
     first = f", the first {len(part.rows)}" if len(part.rows) < part.differences else ""
     tell(f"{part.title}: {count_of(part.differences, 'row')} not equal{first}", "heading")
     lines = [line for row in part.rows for line in _lines(row)]
-    print_table(["row", "column", found.a, found.b], lines, Fit(cut=True))
+    print_table(["row", "column", found.a, found.b], lines, Fit())
 
 
 def _lines(row: DifferingRow) -> Iterator[list[Cell]]:
@@ -206,8 +206,7 @@ def _lines(row: DifferingRow) -> Iterator[list[Cell]]:
     key = ", ".join(f"{name} {_value(value)}" for name, value in row.key.items())
     if row.times > 1:
         key = f"{key}{row.times} times".strip()
-    names = list(row.a or row.b or {"": None})
-    for name in names:
+    for name in row.a or row.b or {"": None}:
         differs = row.kind != "differs" or name in row.columns
         a, b = (_cell(side, name) for side in (row.a, row.b))
         yield [
@@ -220,8 +219,8 @@ def _lines(row: DifferingRow) -> Iterator[list[Cell]]:
 
 
 def _cell(side: dict[str, str | None] | None, name: str) -> str:
-    return "(no row)" if side is None else _value(side.get(name, ""))
+    return "(no row)" if side is None else _value(side[name]) if name else ""
 
 
 def _value(value: str | None) -> str:
-    return "NULL" if value is None else value
+    return "NULL" if value is None else value or "''"
