@@ -48,7 +48,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget of what it is a copy. Drop savepoints and forks first: code without these columns
+    """Forget the origins of copies. Drop savepoints and forks first: code without these columns
     takes them for pipelines."""
     for column in COLUMNS:
         op.drop_column("pipeline", column, schema=context.config.attributes["schema"])

@@ -19,7 +19,7 @@ from millwheel.cli.reporting import reporting
 from millwheel.cli.usage_errors import EXIT_CODE, WrongWords, print_usage_error
 
 RUN, LOOK, CHANGE = "Run", "Look", "Change and deploy"
-MEND, SPARK, STORE = "Mend", "Spark", "Store"
+MEND, COPY, SPARK, STORE = "Mend", "Copies of a pipeline", "Spark", "Store"
 """Headings of the help page, in its order."""
 
 COMMANDS = {
@@ -74,6 +74,22 @@ COMMANDS = {
     "state": ("key_commands", "Show or change the state of a key.", MEND),
     "timers": ("key_commands", "Cancel a timer of a key, or let it fire now.", MEND),
     "intervals": ("interval_commands", "List, move, split or merge key intervals.", MEND),
+    "savepoint": (
+        "copy_commands",
+        "Copy a pipeline as it is at this moment, while it runs.",
+        COPY,
+    ),
+    "savepoints": ("copy_commands", "List, show or drop savepoints.", COPY),
+    "fork": (
+        "copy_commands",
+        "Copy a pipeline to another name, to run beside it from the same positions.",
+        COPY,
+    ),
+    "restore": (
+        "copy_commands",
+        "Bring a pipeline back to a savepoint.",
+        COPY,
+    ),
     "spark": ("spark_commands", "Run a pipeline or its aggregates on Spark.", SPARK),
     "drop": ("store_commands", "Drop a pipeline with its state, timers and results.", STORE),
     "stop": ("store_commands", "Stop the embedded Postgres of a directory.", STORE),
@@ -122,7 +138,7 @@ class Program(PageOfGroup):
 
     def summaries(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         found: dict[str, list[tuple[str, str]]] = {}
-        for heading in (RUN, LOOK, CHANGE, MEND, SPARK, STORE):
+        for heading in (RUN, LOOK, CHANGE, MEND, COPY, SPARK, STORE):
             found[heading] = [
                 (name, text) for name, (_, text, its) in COMMANDS.items() if its == heading
             ]

@@ -73,7 +73,10 @@ class Culprit(NamedTuple):
 
     def __str__(self) -> str:
         *named, (_, lines) = self.fields().items()
-        what = ", ".join(f"{name} {value}" for name, value in named)
+        what = ", ".join(
+            value if name == "record" else f"{name} {value}"  # its place begins with its kind
+            for name, value in named
+        )
         return f"{what}, at {lines[-1]}" if lines else what
 
 

@@ -105,7 +105,7 @@ class Merging:
     def wishes(self, placement: Placement) -> list[PlacementChange]:
         lower, upper = find(placement, self.lower_id), find(placement, self.upper_id)
         check_neighbours(lower, upper)
-        target = self._target(placement, lower)
+        target = carrier(placement, lower)
         wishes: list[PlacementChange] = []
         if target is not None and target not in (upper.wanted_by, upper.owner):
             if upper.pinned and _is_alive(placement, upper.wanted_by):
@@ -118,12 +118,9 @@ class Merging:
         wishes.append(MergeWish(lower.id, lower.sequencer, upper.id, REASON))
         return wishes
 
-    def _target(self, placement: Placement, lower: PlacedInterval) -> str | None:
-        return lower.wanted_by if _is_alive(placement, lower.wanted_by) else lower.owner
-
     def waits_for(self, placement: Placement) -> str:
         lower, upper = find(placement, self.lower_id), find(placement, self.upper_id)
-        target = self._target(placement, lower)
+        target = carrier(placement, lower)
         if target is not None and upper.owner != target:
             return _waits_for_owner(upper, target)
         return _waits_for_cut(lower, placement)
@@ -207,7 +204,7 @@ class Operator:
 def relocation(placement: Placement, interval_id: int, worker: str) -> Relocation:
     """The move of an interval to a worker, given its id or a unique prefix. `UsageError` if it is
     impossible."""
-    _require_workers(placement)
+    require_workers(placement)
     find(placement, interval_id)
     return Relocation(interval_id, choose_worker(placement, worker).id)
 
@@ -266,7 +263,7 @@ def _require_carriers(placement: Placement, *rows: PlacedInterval) -> None:
         for row in rows:
             _require_released(row)
     else:
-        _require_workers(placement)
+        require_workers(placement)
 
 
 def find(placement: Placement, interval_id: int) -> PlacedInterval:
@@ -333,6 +330,11 @@ def check_neighbours(lower: PlacedInterval, upper: PlacedInterval) -> None:
         )
 
 
+def carrier(placement: Placement, row: PlacedInterval) -> str | None:
+    """The worker that is about to get an interval, or has it."""
+    return row.wanted_by if _is_alive(placement, row.wanted_by) else row.owner
+
+
 def short(worker: str | None) -> str:
     return "(none)" if worker is None else worker[:8]
 
@@ -350,7 +352,7 @@ def _workers(placement: Placement) -> str:
     return f"Running workers: {', '.join(alive)}" if alive else "No worker runs this pipeline"
 
 
-def _require_workers(placement: Placement) -> None:
+def require_workers(placement: Placement) -> None:
     """`UsageError` if no worker can carry out wishes, or a ``millwheel run`` owns the pipeline."""
     alive = [worker for worker in placement.workers if worker.lease_left > 0]
     if not alive:

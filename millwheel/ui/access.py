@@ -19,7 +19,7 @@ import enum
 import hmac
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from millwheel.errors import UsageError
 from millwheel.services.http_access import tokens_of
@@ -94,6 +94,8 @@ class Proxy:
             address = ip_address(client)
         except ValueError:  # a socket of this machine has no address
             return False
+        if isinstance(address, IPv6Address):  # of a socket that listens to both families
+            address = address.ipv4_mapped or address
         return any(address in network for network in self.addresses)
 
 
@@ -211,15 +213,27 @@ def is_from_another_site(headers: Mapping[str, str], *, changes: bool) -> bool:
         in_frame = headers.get("sec-fetch-dest", "document") != "document"
         return changes or not is_link or in_frame
     origin = headers.get("origin")
-    if origin is None:
-        return False  # no browser
-    return origin.partition("://")[2] != headers.get("host", "")
+    return origin is not None and not _is_own(origin, headers)  # None: a program, or a plain look
 
 
-def is_led_by_another_site(headers: Mapping[str, str]) -> bool:
-    """Whether a link of another origin has led a browser here. Programs do not say it, nor do
-    browsers over plain HTTP, except from this machine."""
-    return headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+def may_be_led_by_another_site(headers: Mapping[str, str]) -> bool:
+    """Whether a link of another origin can have led a browser here.
+
+    Over plain HTTP, except from this machine, browsers say only which page they come from, and a
+    foreign page can hide that. Programs do not call themselves Mozilla.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    referer = headers.get("referer")
+    if referer is not None:
+        return not _is_own(referer, headers)
+    return "mozilla/" in headers.get("user-agent", "").lower()
+
+
+def _is_own(url: str, headers: Mapping[str, str]) -> bool:
+    """Whether a URL is of the origin that was asked."""
+    return url.partition("://")[2].partition("/")[0] == headers.get("host", "")
 
 
 def _utf_8(header: str) -> str:

@@ -16,6 +16,7 @@ from millwheel.core.redaction import HIDDEN_VALUE, hidden, without_key
 
 HIDDEN_VALUES = frozenset(
     {
+        "blocked_by",
         "entries",
         "entry",
         "error",
@@ -30,10 +31,12 @@ HIDDEN_VALUES = frozenset(
         "tag",
         "traceback",
         "value",
+        "waits",
         "detail",
     }
 )
-"""Fields that are left out: errors quote values, and so do details."""
+"""Fields that are left out: errors quote values, and so do details; what blocks a worker has a key,
+and what it waits for a statement."""
 
 HIDDEN_KEYS = frozenset({"key", "oldest_key"})
 

@@ -45,8 +45,8 @@ class Visit:
     store: VisitedStore
     pipeline: str
     may_mend: bool
-    is_led_here: bool
-    """A page of another site has sent the viewer here, maybe unaware of the filters."""
+    may_be_led_here: bool
+    """A page of another site can have sent the viewer here, unaware of the filters."""
     redact: bool
     only_pipeline: str | None
     """The only pipeline of the store that is shown."""

@@ -19,6 +19,9 @@ SPAN_SECONDS = 180.0
 """Older points are not shown."""
 LEAST_SECONDS = 0.5
 """Two pages that show a step note one point."""
+LATE_SECONDS = 20.0
+"""A look that takes long is noted after newer ones; an even older time is of a clock that was set
+back."""
 
 WHOLE = ""
 """In place of a step: the pipeline."""
@@ -37,9 +40,10 @@ class _Line:
         self.rates = array("d")
 
     def append(self, at: float, rate: float) -> None:
-        if self.times and at < self.times[-1]:  # the clock of the database was set back
+        since = at - self.times[-1] if self.times else LEAST_SECONDS
+        if since < -LATE_SECONDS:
             del self.times[:], self.rates[:]
-        elif self.times and at - self.times[-1] < LEAST_SECONDS:
+        elif since < LEAST_SECONDS:
             return
         self.times.append(at)
         self.rates.append(rate)

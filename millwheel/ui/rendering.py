@@ -28,6 +28,9 @@ BIDI = dict.fromkeys(
 )
 """Marks that turn the direction of text, so that it reads as another one."""
 
+ESCAPED_BIDI = {mark: f"\\u{mark:04x}" for mark in BIDI}
+"""In JSON: the same value, so that links and fields that have a key name that key."""
+
 
 class FigureTemplates(jinja2.Environment):
     """Fields of figures are items of dicts; a field may have the name of a method of dicts."""
@@ -103,10 +106,9 @@ def rate(per_second: float | None) -> str:
     return "" if per_second is None else per_second_text(per_second)
 
 
-def shown(text: Any) -> str:
+def shown(text: Any, most: int = SHOWN_CHARACTERS) -> str:
     """A text of a stranger, of limited length, with marks of direction taken out."""
-    found = str(text).translate(BIDI)
-    return found if len(found) <= SHOWN_CHARACTERS else f"{found[:SHOWN_CHARACTERS]}…"
+    return _shortened(str(text).translate(BIDI), most)
 
 
 def json_text(value: Any, indent: int = -1) -> str:
@@ -114,7 +116,11 @@ def json_text(value: Any, indent: int = -1) -> str:
     encoded = msgspec.json.encode(value, enc_hook=str)
     if indent >= 0:
         encoded = msgspec.json.format(encoded, indent=indent)
-    return shown(encoded.decode())
+    return _shortened(encoded.decode().translate(ESCAPED_BIDI))
+
+
+def _shortened(text: str, most: int = SHOWN_CHARACTERS) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def moment(text: str | None) -> str | Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
@@ -14,9 +13,6 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 1.0
 """A look serves further viewers for this time."""
-
-MOST_LOOKS = 256
-"""Most looks that are kept; those asked for longest ago go first."""
 
 
 class _Look:
@@ -34,7 +30,7 @@ class SharedLooks:
     def __init__(self, seconds: float = LOOK_SECONDS) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._looks: OrderedDict[Hashable, _Look] = OrderedDict()
+        self._looks: dict[Hashable, _Look] = {}
 
     def get(self, kind: Hashable, look: Callable[[], T]) -> T:
         """The newest look of this kind; a new one if that is too old."""
@@ -59,10 +55,14 @@ class SharedLooks:
 
     def _look(self, kind: Hashable) -> _Look:
         with self._lock:
-            one = self._looks.get(kind)
-            if one is None:
-                one = self._looks[kind] = _Look()
-                while len(self._looks) > MOST_LOOKS:
-                    self._looks.popitem(last=False)
-            self._looks.move_to_end(kind)
-            return one
+            if kind not in self._looks:
+                self._drop_old()
+                self._looks[kind] = _Look()
+            return self._looks[kind]
+
+    def _drop_old(self) -> None:
+        """A look at a large key may have megabytes."""
+        oldest = time.monotonic() - self._seconds
+        for kind, one in list(self._looks.items()):
+            if one.done_at < oldest and not one.lock.locked():
+                del self._looks[kind]

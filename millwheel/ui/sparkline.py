@@ -11,8 +11,7 @@ from millwheel.core.quantities import duration
 WIDTH, HEIGHT = 120, 22
 MARGIN = 2
 GAP_SECONDS = 20.0
-"""A longer time without a look breaks the line. While its store is away, a page looks again every
-15 s or more often."""
+"""A longer time without a look breaks the line."""
 
 Point = tuple[float, float]
 """Seconds ago, and a rate; see `millwheel.ui.rate_history.RatePoint`."""

@@ -180,9 +180,10 @@ def _of_step(one: ComputationStatus, status: PipelineStatus) -> Iterator[Trouble
         held = [other.holder for other in status.computations if other.holder is not None]
         behind = sum(one.name in other.path[1:] for other in held)
         waiting = f", with {count_of(behind, 'step')} behind it" if behind else ""
+        age = duration(holder.age_seconds or 0.0)
+        since = f"by a timer set {age} ago" if holder.kind == "timer" else f"for {age}"
         yield Trouble(
-            f"the low watermark of {name} is held for {duration(holder.age_seconds or 0.0)}"
-            f"{waiting}",
+            f"the low watermark of {name} is held {since}{waiting}",
             holder.what,
             "late",
             of,

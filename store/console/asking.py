@@ -24,7 +24,7 @@ from millwheel.core.quantities import count_of
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
 from millwheel.store.console.request_log import RequestLog
-from millwheel.store.console.step_names import name_of_step
+from millwheel.store.console.step_names import name_of_step, refusing_steps, stored_nodes
 from millwheel.store.postgres.statements import Statements
 
 
@@ -85,6 +85,8 @@ class MatchedLetters(NamedTuple):
     waiting: int
     askable: int
     """Letters that an owner can be asked to process again."""
+    refused: int = 0
+    """Letters whose owners refuse all requests (`refusing_steps`)."""
 
     def number(self) -> str:
         number = len(self.ids)
@@ -101,6 +103,11 @@ class MatchedLetters(NamedTuple):
             yield (
                 f"of computations that were removed: {self.removed:,} of them; no code processes "
                 "them. Export them, or discard them"
+            )
+        if self.refused:
+            yield (
+                f"of computations with weak, tree or bundle productions: {self.refused:,} of them; "
+                "their owners refuse to retry. Send these records again, and discard the letters"
             )
         if self.retried:
             yield f"being retried already: {self.retried:,} of them"
@@ -234,7 +241,7 @@ class Asking:
         return self._ask_about("retry", actor, [letter], None, payload)
 
     def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
-        """Delete letters that are not being retried, and not in parked keys; returns their
+        """Delete letters that no owner is asked about, or must delete itself; returns their
         numbers.
 
         They are locked before a second statement looks at the requests about them: otherwise an
@@ -246,18 +253,16 @@ class Asking:
             self.note(actor, "discard", {"letters": gone})
         return gone
 
-    def discard_parked(self, actor: Actor, ids: Sequence[int]) -> tuple[int, int]:
-        """Ask the owners of parked keys to delete those of some dead letters that are theirs;
+    def discard_by_owners(self, actor: Actor, ids: Sequence[int]) -> tuple[int, int]:
+        """Ask owners of keys to delete those of some dead letters that only they may delete;
         returns the number of the batch, and of requests."""
-        parked = self._of_parked_keys(ids)
-        return self._ask_about("discard", actor, parked, None, None) if parked else (0, 0)
+        theirs = self.letters_of_owners(ids)
+        return self._ask_about("discard", actor, theirs, None, None) if theirs else (0, 0)
 
-    def parked(self, ids: Sequence[int]) -> int:
-        """The number of those of some dead letters that belong to parked keys."""
-        return len(self._of_parked_keys(ids))
-
-    def _of_parked_keys(self, ids: Sequence[int]) -> list[int]:
-        return [id_ for (id_,) in self._rows("parked_letters", ids=list(ids))]
+    def letters_of_owners(self, ids: Sequence[int]) -> list[int]:
+        """Those of some dead letters that only the owners of their keys may delete: letters of
+        parked keys, and those with a withdrawn request that an owner may have begun."""
+        return [id_ for (id_,) in self._rows("letters_of_owners", ids=list(ids))]
 
     def _ask_about(
         self,
@@ -306,6 +311,7 @@ class Asking:
         ids, computations, without_key, removed, retried, behind, waiting = (
             zip(*found, strict=True) if found else [()] * 7
         )
+        refusing = refusing_steps(stored_nodes(self._connection, self._pipeline))
         return MatchedLetters(
             list(ids),
             sum(without_key),
@@ -314,6 +320,7 @@ class Asking:
             dict(Counter(compress(computations, behind))),
             sum(waiting),
             sum(not any(reasons) for reasons in zip(without_key, removed, retried, strict=True)),
+            sum(name in refusing for name in computations),
         )
 
     def log(self) -> RequestLog:

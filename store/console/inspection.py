@@ -264,7 +264,7 @@ class GenerationStatus(msgspec.Struct, frozen=True):
 
 
 class WaitsStatus(msgspec.Struct, frozen=True):
-    """What waits beside the records."""
+    """Waits beside those of records."""
 
     requests: int = 0
     """Requests of operators that are due and not carried out."""
@@ -550,11 +550,14 @@ class Inspection:
         """The relations of a pipeline that this login may read, besides the engine's own tables."""
         return readable_views(self.connection, pipeline)
 
+    def runs_on_spark(self, pipeline: str) -> bool:
+        return bool(self._rows("runs_on_spark", pipeline))
+
     def require_owners(self, pipeline: str) -> None:
         """`UsageError` if keys have no owners that can be asked: the pipeline runs on Spark, or its
         schema is of another version."""
         self.require_current(pipeline)
-        if self._rows("runs_on_spark", pipeline):
+        if self.runs_on_spark(pipeline):
             raise UsageError(
                 f"pipeline {pipeline!r} runs on Spark, which has its keys: no worker could carry "
                 "this out. Move it back first: millwheel spark return MODULE:PIPELINE"

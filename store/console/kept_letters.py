@@ -154,9 +154,17 @@ class KeptLetters:
         found = self._filtered("list_dead_letters", letters, limit=limit, characters=characters)
         return [_dead_letter(row) for row in found]
 
-    def portion(self, limit: int, letters: LetterFilter) -> list[DeadLetterEntry]:
-        """The oldest letters after `letters.after`, oldest first, without their tracebacks."""
-        found = self._filtered("portion_of_dead_letters", letters, limit=limit)
+    def portion(
+        self, limit: int, letters: LetterFilter, *, most_bytes: int
+    ) -> list[DeadLetterEntry]:
+        """The oldest letters after `letters.after`, oldest first, without their tracebacks.
+
+        Args:
+            most_bytes: no further letter follows once the values have so many.
+        """
+        found = self._filtered(
+            "portion_of_dead_letters", letters, limit=limit, most_bytes=most_bytes
+        )
         return [_dead_letter(row) for row in found]
 
     def newest_number(self) -> int:

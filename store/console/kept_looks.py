@@ -73,7 +73,8 @@ class KeptLooks:
                     begin_snapshot(kept.connection)
                     return kept._replace(closing=closing.pop_all())
             except StoreError:
-                pass  # the server has ended the session, which is not kept
+                if not kept.connection.broken:  # another connection would meet the same error
+                    raise
         with contextlib.ExitStack() as opening:
             connection = opening.enter_context(reading(url, self._seconds))
             with translated():
@@ -97,7 +98,8 @@ class KeptLooks:
         closing.close()
 
     def _begin_timer(self) -> None:
-        self._timer = threading.Timer(IDLE_SECONDS, self._close_idle)
+        ends = min(kept.since for kept in self._idle) + IDLE_SECONDS
+        self._timer = threading.Timer(max(0.0, ends - time.monotonic()), self._close_idle)
         self._timer.daemon = True
         self._timer.start()
 

@@ -1,8 +1,11 @@
 """The history of one key, as far as the store still has it.
 
-Commits, and records between computations, are stored until their bucket is dropped. The rows
+Commits, and most records between computations, are stored until their bucket is dropped. The rows
 of a commit do not say which records they come from, so a history has the records that were sent to
 the key, and the changes of its state and timers, in the order of time.
+
+Not stored are rows that an injector sends, which reads them again after a crash, weak productions
+that were acknowledged in time, and records for a computation that takes them at most once.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import psycopg
 from millwheel.core.model import Key, from_micros
 from millwheel.store.console.one_key import SoughtKey
 from millwheel.store.console.snapshot import iso_text
+from millwheel.store.console.step_names import stored_nodes
 
 MOST_EVENTS = 100
 
@@ -31,8 +35,8 @@ commit."""
 MOST_REQUESTS = 100_000
 """Number of newest requests that are searched."""
 
-MOST_CHARACTERS = 4_000
-"""Longest value of an event."""
+MOST_CHARACTERS = 4_001
+"""Longest value of an event: one more than a page shows, which says that it is cut."""
 
 
 class KeyEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +72,8 @@ class KeyHistory(msgspec.Struct, frozen=True):
     """Whether that is the first commit of the interval."""
     has_more: bool
     """Whether the searched rows have older events."""
+    unstored: list[str]
+    """Steps that send it records which are not stored, so they are no events."""
 
 
 class _Found(NamedTuple):
@@ -101,7 +107,18 @@ def history_of_key(
         _time(commits[0][1]) if commits else None,
         bool(commits) and commits[0][0] <= 1,
         len(found) > MOST_EVENTS,
+        _unstored(sought, stored_nodes(connection, pipeline), computation),
     )
+
+
+def _unstored(sought: SoughtKey, nodes: dict[str, dict[str, Any]], computation: str) -> list[str]:
+    def is_stored(name: str, kind: str) -> bool:
+        is_weak = nodes.get(name, {}).get("productions") == "weak"
+        return kind != "injector" and not is_weak
+
+    at_most_once = nodes.get(computation, {}).get("delivery") == "at_most_once"
+    senders = sought.rows("key_senders")
+    return [name for name, kind in senders if at_most_once or not is_stored(name, kind)]
 
 
 def _state(micros: int, entry: str, value: str | None) -> _Found:

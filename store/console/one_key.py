@@ -185,7 +185,8 @@ def look_at_key(
     timers = sought.rows("key_timers", which | after_timer, micros_to_time="micros_to_time")
     pending = sought.rows("key_pending", {"most_pending": MOST_PENDING}, pending_of="pending_of")
     parked = sought.rows("key_parked", micros_to_time="micros_to_time")
-    total = state[0][-1]
+    total, timers_total = state[0][-1], timers[0][-1]
+    timers = [row for row in timers if row[0] is not None]
     plain = next(((value, version) for entry, value, version, _ in state if entry == ""), None)
     entries = {entry: msgspec.Raw(value.encode()) for entry, value, *_ in state if entry}
     more = len(entries) > part.limit
@@ -204,7 +205,7 @@ def look_at_key(
         next_entry=[*entries][-1] if more else None,
         timers=[KeyTimer(kind, tag, *map(_time, times))
                 for kind, tag, _, *times, _ in timers[: part.limit]],
-        timers_total=timers[0][-1] if timers else 0,
+        timers_total=timers_total,
         next_timer=_timer_place(timers[part.limit - 1]) if len(timers) > part.limit else None,
         pending=[
             KeyRecord(sender, stream, id_, msgspec.Raw(value.encode()), *map(_time, times))

@@ -9,6 +9,7 @@ counted units of time if these are not too many.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -31,8 +32,6 @@ MOST_OVERDUE = 2_000
 """Overdue timers of one step and kind that are read."""
 
 SECOND = 1_000_000
-
-VIEWED = ("latest_commits",)
 
 Unit = Literal["minute", "hour", "day"]
 
@@ -80,9 +79,9 @@ class OverdueTimers(msgspec.Struct, frozen=True):
     timers: int
     has_more: bool
     """Whether only `MOST_OVERDUE` timers of this step and kind were looked at."""
-    seconds: float
-    """How long the first of them has been due: of a wall timer by the clock, otherwise by event
-    time."""
+    seconds: float | None
+    """How long one of them has been due, at most: of a wall timer by the clock, otherwise by the
+    event time of its interval; None: that has ended."""
 
 
 class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +100,7 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     coming: list[ComingTimers]
     """Units with timers, the soonest first."""
     due: ComingTimers
-    """Timers with a time before the clock of their step: due, in some intervals at least."""
+    """Timers with a time before the clock of their step: due in all of its intervals."""
     later: ComingTimers
     """After the last unit."""
     at_the_end: ComingTimers
@@ -111,6 +110,8 @@ class PendingTimers(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepTimers]
     """Those that have timers or holds, in the order of the graph."""
     overdue: list[OverdueTimers]
+    more_overdue: list[str]
+    """Steps of which more may be overdue: only `MOST_OVERDUE` of a kind were looked at."""
 
 
 NEVER_DEPLOYED = (0, None, 1, 0)
@@ -139,8 +140,7 @@ class _TimerTables:
         self._statements = Statements(pipeline)
 
     def rows(self, name: str, **params: Any) -> list[tuple[Any, ...]]:
-        views = {view: view for view in VIEWED}
-        text = self._statements.get(name, **views)
+        text = self._statements.get(name, latest_commits="latest_commits")
         return self._connection.execute(text, params).fetchall()
 
 
@@ -161,10 +161,8 @@ def pending_timers(
     timers, estimated, blocks, changes = sizes[0] if sizes else NEVER_DEPLOYED
     is_exact = timers <= MOST_EXACT
     percent = 100.0 if is_exact else min(100.0 * SAMPLED_BLOCKS / blocks, 100.0)
-    which: dict[str, Any] = {
-        "computations": [clock.computation for clock in clocks],
-        "with_changes": changes <= MOST_CHANGES,
-    }
+    wanted = [clock.computation for clock in clocks]
+    with_changes = changes <= MOST_CHANGES
     seconds, places = UNITS[unit]
 
     def count(source: Literal["all", "blocks", "index"], among: Sequence[_Clock]) -> list[_Counted]:
@@ -172,7 +170,7 @@ def pending_timers(
             "timers_ahead",
             computations=[clock.computation for clock in among],
             clocks=[clock.micros for clock in among],
-            with_changes=which["with_changes"] and source != "blocks",
+            with_changes=with_changes and source != "blocks",
             source=source,
             now=now,
             unit=seconds * SECOND,
@@ -189,15 +187,21 @@ def pending_timers(
     else:
         sample = count("blocks", every_clock)
         weight = _weight(sample, estimated, percent)
-        whole = near = _Count(
-            [one for one in sample if one.computation in which["computations"]], weight
-        )
+        whole = near = _Count([one for one in sample if one.computation in wanted], weight)
         by_index = count("index", clocks)
         if sum(one.folded for one in by_index) <= MOST_EXACT:
             near = _Count(by_index)
-    soonest = {(of, kind): due for of, kind, due in tables.rows("soonest_of_steps", **which)}
-    overdue = tables.rows(
-        "overdue_timers", with_changes=which["with_changes"], now=now, most_overdue=MOST_OVERDUE
+    soonest = tables.rows("soonest_of_steps", computations=wanted, with_changes=with_changes)
+    due_by_step = {(of, kind): due for of, kind, due in soonest}
+    overdue, more_overdue = _overdue(
+        tables.rows(
+            "overdue_timers",
+            with_changes=with_changes,
+            now=now,
+            most_overdue=MOST_OVERDUE,
+            end_of_time=MAX_TIME,
+        ),
+        clocks,
     )
     every = [near.coming(place, place * seconds) for place in range(places)]
     return PendingTimers(
@@ -205,15 +209,18 @@ def pending_timers(
         is_exact=is_exact,
         units_are_exact=near.is_exact,
         sampled_percent=percent,
-        leaves_out_changes=changes > MOST_CHANGES,
+        leaves_out_changes=not with_changes,
         total=whole.of(kinds=("watermark", "wall")),
         coming=[each for each in every if each.watermark or each.wall],
         due=whole.coming(-1, 0),
         later=whole.coming(places, places * seconds),
         at_the_end=whole.coming(places + 1, 0),
         unknown=whole.coming(places + 2, 0),
-        steps=[one for one in (_step(clock, whole, soonest) for clock in clocks) if _has_any(one)],
-        overdue=_overdue(overdue, clocks, now),
+        steps=[
+            one for one in (_step(clock, whole, due_by_step) for clock in clocks) if _has_any(one)
+        ],
+        overdue=overdue,
+        more_overdue=more_overdue,
     )
 
 
@@ -266,7 +273,9 @@ def _rounded(number: int) -> int:
 def _step(clock: _Clock, count: _Count, soonest: dict[tuple[int, str], int]) -> StepTimers:
     of = clock.computation
     watermark, wall = soonest.get((of, "watermark")), soonest.get((of, "wall"))
-    known = watermark is not None and watermark < MAX_TIME and MIN_TIME < clock.micros < MAX_TIME
+    event_seconds = None
+    if watermark is not None and watermark < MAX_TIME and MIN_TIME < clock.micros < MAX_TIME:
+        event_seconds = (watermark - clock.micros) / SECOND
     return StepTimers(
         name=clock.name,
         watermark=count.of(computation=of, kinds=("watermark",)),
@@ -274,7 +283,7 @@ def _step(clock: _Clock, count: _Count, soonest: dict[tuple[int, str], int]) -> 
         holds=count.of(computation=of, kinds=("hold",)),
         input_watermark=time_text(clock.micros),
         soonest_watermark=None if watermark is None else time_text(watermark),
-        event_seconds=(watermark - clock.micros) / SECOND if known and watermark else None,
+        event_seconds=event_seconds,
         soonest_wall=None if wall is None else time_text(wall),
     )
 
@@ -285,21 +294,24 @@ def _has_any(one: StepTimers) -> bool:
 
 
 def _overdue(
-    rows: Sequence[tuple[Any, ...]], clocks: Sequence[_Clock], now: int
-) -> list[OverdueTimers]:
-    known = {clock.computation: clock for clock in clocks}
-    looked_at: dict[tuple[int, str], int] = {}
-    for of, kind, _, timers, _ in rows:
-        looked_at[of, kind] = looked_at.get((of, kind), 0) + timers
-    return [
+    rows: Sequence[tuple[Any, ...]], clocks: Sequence[_Clock]
+) -> tuple[list[OverdueTimers], list[str]]:
+    """Overdue timers, and the steps of which there may be more."""
+    names = {clock.computation: clock.name for clock in clocks}
+    looked_at: Counter[tuple[int, str]] = Counter()
+    for of, kind, _, _, folded, _ in rows:
+        looked_at[of, kind] += folded
+    cut = {of_kind for of_kind, folded in looked_at.items() if folded >= MOST_OVERDUE}
+    overdue = [
         OverdueTimers(
-            known[of].name,
+            names[of],
             kind,
             reason,
             timers,
-            looked_at[of, kind] >= MOST_OVERDUE,
-            max((now if kind == "wall" else known[of].micros) - due, 0) / SECOND,
+            (of, kind) in cut,
+            None if micros is None else micros / SECOND,
         )
-        for of, kind, reason, timers, due in rows
-        if of in known
+        for of, kind, reason, timers, _, micros in rows
+        if of in names and reason != "early"
     ]
+    return overdue, [name for of, name in names.items() if {(of, "watermark"), (of, "wall")} & cut]

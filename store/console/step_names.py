@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -28,6 +29,16 @@ def stored_nodes(connection: psycopg.Connection[Any], pipeline: str) -> dict[str
     name; empty: nothing is deployed."""
     found = connection.execute(Statements(pipeline).get("stored_nodes")).fetchall()
     return {} if not found else msgspec.json.decode(found[0][0])
+
+
+def refusing_steps(nodes: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Those of the described nodes whose owners refuse all requests: weak, tree and bundle
+    productions are not committed with a state, so there is no commit that could carry one."""
+    return {
+        name
+        for name, node in nodes.items()
+        if node.get("productions") == "weak" or "bundles" in node
+    }
 
 
 def name_of_step(connection: psycopg.Connection[Any], pipeline: str, given: str) -> str:

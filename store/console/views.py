@@ -11,8 +11,7 @@ import psycopg
 from psycopg import sql
 
 from millwheel.errors import StoreError
-from millwheel.store.postgres.schema import metadata
-from millwheel.store.postgres.statements import composed, text_of
+from millwheel.store.postgres.statements import TABLES, composed, text_of
 
 FUNCTIONS = ("functions", "slot_of", "send", "bucket_functions")
 """Files of functions, which are replaced in place: that keeps grants."""
@@ -68,11 +67,23 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
     refuse_lookalikes(connection, schema)
-    names: dict[str, sql.Composable] = {
-        name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)
-    }
-    names["schema_name"] = sql.Literal(schema)
+    names = _names(schema)
     for view in reversed(VIEWS):
         connection.execute(composed("drop_view", view=names[view]))
     for name in (*FUNCTIONS, *VIEWS, KEY_FUNCTIONS):
         connection.execute(composed(f"views/{name}", **names))
+
+
+def install_functions(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Replace the functions of a schema that has got another name, which stands in their texts;
+    views follow their tables."""
+    refuse_lookalikes(connection, schema)
+    for name in (*FUNCTIONS, KEY_FUNCTIONS):
+        connection.execute(composed(f"views/{name}", **_names(schema)))
+
+
+def _names(schema: str) -> dict[str, sql.Composable]:
+    relations = (*TABLES, *VIEWS, *NAMES)
+    found: dict[str, sql.Composable] = {name: sql.Identifier(schema, name) for name in relations}
+    found["schema_name"] = sql.Literal(schema)
+    return found

@@ -1,4 +1,4 @@
-"""With what errors the workers of a pipeline have ended or did not start."""
+"""The errors with which workers of a pipeline have ended or did not start."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def ends_of_workers(
 
 
 def in_words(end: EndOfWorkers) -> str:
-    """What happened and when, without the error's text, which may quote keys and values."""
+    """The event and its time, without the error's text, which may quote keys and values."""
     ago, again = duration(end.age_seconds), f", {end.times:,} times so far" if end.times > 1 else ""
     if end.kind == DeployRefused.__name__:
         return f"the deploy of a worker on {end.host} was refused {ago} ago{again}"

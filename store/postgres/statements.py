@@ -99,7 +99,8 @@ class Statements:
         self._names["schema"] = sql.Identifier(schema)
         self._names["recovered_at"] = sql.SQL(text_of("recovered_at"))
         self._names["this_incarnation"] = sql.SQL(composed("this_incarnation", **self._names))
-        self._names["matching_letters"] = sql.SQL(composed("matching_letters", **self._names))
+        for part in ("matching_letters", "letters_of_owners"):
+            self._names[part] = sql.SQL(composed(part, **self._names))
         self._composed = lru_cache(maxsize=KEPT)(self._compose)
         self._joined = lru_cache(maxsize=KEPT)(self._join)
 

@@ -283,7 +283,10 @@ async def test_requests_of_a_key_are_carried_out_in_their_order_and_in_its_turn(
     await world.close()
 
 
-async def test_a_letter_that_is_asked_for_again_after_a_late_withdrawal_is_processed_once() -> None:
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+async def test_a_letter_that_is_asked_for_again_after_a_late_withdrawal_is_processed_once(
+    verb: str,
+) -> None:
     """The owner has begun it when the operator takes it back."""
     gate = Gate()
 
@@ -301,7 +304,7 @@ async def test_a_letter_that_is_asked_for_again_after_a_late_withdrawal_is_proce
     first = world.store.ask("retry", "do", "a", letter=letter)
     await world.until(lambda: gate.reached == 1, tick=0.05)
     world.store.withdraw(first)
-    second = world.store.ask("retry", "do", "a", letter=letter)
+    second = world.store.ask(verb, "do", "a", letter=letter)
     await world.turns(100, tick=0.05)
     gate.open()
     assert (await settled(world, first)).outcome == "done"

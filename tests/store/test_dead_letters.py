@@ -148,12 +148,34 @@ async def test_a_letter_is_retried_or_discarded_and_never_both(postgres: Postgre
         assert gone.result() == []
         with administration.transaction(url) as connection:
             assert Asking(connection, name).withdraw(ME, 1) == 1
+        await postgres.query("UPDATE {k} SET owner = NULL", k="key_interval")
         with administration.transaction(url) as connection:
             assert Asking(connection, name).discard(ME, [3]) == [3]
             asked = thread.submit(retry, postgres)
             with contextlib.suppress(TimeoutError):
                 asked.result(1.0)
         assert asked.result() == 0
+
+
+async def test_the_owner_discards_a_letter_whose_retry_was_withdrawn(
+    postgres: PostgresSite,
+) -> None:
+    """It may have begun the retry: the letter would be discarded, and processed all the same."""
+    await parked(postgres)
+    retry(postgres)
+    with administration.transaction(postgres.schema.url) as connection:
+        assert Asking(connection, postgres.schema.name).withdraw(ME, 1) == 1
+    assert discard(postgres) == ([], 2)
+    assert discard(postgres) == ([], 0), "it is asked already"
+    await postgres.query("UPDATE {r} SET outcome = 'refused' WHERE outcome IS NULL", r="request")
+    assert discard(postgres) == ([3], 1), "an owner that has answered has begun nothing else"
+
+
+def discard(postgres: PostgresSite) -> tuple[list[int], int]:
+    """The numbers of the letters that are gone, and how many their owners are asked to discard."""
+    with administration.transaction(postgres.schema.url) as connection:
+        asking = Asking(connection, postgres.schema.name)
+        return asking.discard(ME, [1, 3]), asking.discard_by_owners(ME, [1, 3])[1]
 
 
 def retry(postgres: PostgresSite) -> int:

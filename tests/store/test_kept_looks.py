@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
-from millwheel.store.console import kept_looks
+from millwheel.errors import StoreUnavailable
+from millwheel.store.console import kept_looks, snapshot
 from millwheel.store.console.kept_looks import KeptLooks
 from tests.support.store_sites import Owner, PostgresSite
 
@@ -59,6 +61,23 @@ async def test_a_session_that_was_ended_is_replaced(
     with looks.inspect(url) as inspection:
         pid = inspection.connection.info.backend_pid
     await postgres.query(f"SELECT pg_terminate_backend({pid}, 5000)")
+    with looks.inspect(url) as inspection:
+        assert inspection.pipelines() == [postgres.schema.name]
+
+
+async def test_locked_tables_are_waited_for_once(
+    postgres: PostgresSite, looks: KeptLooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many connections are kept: each wait takes seconds."""
+    monkeypatch.setattr(snapshot, "LOCK_SECONDS", 1)
+    url = postgres.schema.url
+    with looks.inspect(url), looks.inspect(url):
+        pass
+    with psycopg.connect(url) as other:
+        other.execute(postgres.schema.compose("LOCK TABLE {c}", c="commit_record"))
+        with pytest.raises(StoreUnavailable, match="locked for 1 s"), looks.inspect(url):
+            pass
+        assert len(await postgres.query(SESSIONS)) == 1, "the other one has not waited"
     with looks.inspect(url) as inspection:
         assert inspection.pipelines() == [postgres.schema.name]
 

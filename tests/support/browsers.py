@@ -17,6 +17,10 @@ from selenium.webdriver.common.keys import Keys
 PROGRAMS = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 """Where Debian has them: selenium must not fetch others."""
 
+PLAIN_HOST = "pages.test"
+"""Leads here. The browser does not know that, and trusts plain HTTP from there as little as from
+any host."""
+
 SECONDS = 20.0
 """Longest wait for a page, on a machine that is busy with other tests."""
 
@@ -48,6 +52,7 @@ class Browser:
             "--no-first-run",
             "--disable-background-networking",
             "--disable-component-update",
+            f"--host-resolver-rules=MAP {PLAIN_HOST} 127.0.0.1",
         ):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})

@@ -45,9 +45,10 @@ def test_a_page_and_its_json_have_the_same_figures(
 
 def test_a_page_that_has_not_changed_is_not_sent_again(pages: SeenPages) -> None:
     first = pages.get("/api/pipelines/wheel/log")
-    tag = {"if-none-match": first.headers["etag"]}
-    again = pages.get("/api/pipelines/wheel/log", tag)
-    assert (again.status_code, again.content) == (304, b"")
+    for prefix in ("", "W/"):  # a proxy that compresses makes tags weak
+        tag = {"if-none-match": prefix + first.headers["etag"]}
+        again = pages.get("/api/pipelines/wheel/log", tag)
+        assert (again.status_code, again.content) == (304, b"")
 
 
 def test_viewers_of_the_same_second_share_a_look(

@@ -18,7 +18,7 @@ from millwheel.ui.access import Viewer, ViewerAccess
 from millwheel.ui.pages import PAGES
 from millwheel.ui.verbs import VERBS
 from tests.support.browsed_store import SHOP, BrowsedStore
-from tests.support.browsers import Browser
+from tests.support.browsers import PLAIN_HOST, Browser
 from tests.support.page_addresses import crawl
 from tests.support.seen_pages import ANN, SeenPages
 
@@ -197,6 +197,30 @@ def test_a_change_by_keyboard_alone(browser: Browser, seen: SeenPages, shop: Bro
     finally:
         pause(shop.url, SHOP)
     assert browser.column("reason")[:2] == ["and still not", "nobody has a mouse"]
+
+
+def test_a_change_and_a_question_over_plain_http(
+    browser: Browser, shop: BrowsedStore, pages_of: Callable[..., SeenPages]
+) -> None:
+    """From other machines browsers tell a server less of a request than on this one."""
+    seen = pages_of(shop.url, ViewerAccess(host=Visitors().host))
+    host = f"http://{PLAIN_HOST}:{seen.port}"
+    try:
+        change_by_keyboard(browser, host + STEPS, "resume", "from far away")
+    finally:
+        pause(shop.url, SHOP)
+    assert browser.column("reason")[0] == "from far away"
+    browser.open(f"{host}/pipelines/{SHOP}/sql?statement=SELECT+41%2B1+AS+sum")
+    assert "has not run" in browser.text()
+    browser.run("document.querySelector('button.do').click()")
+    browser.until(lambda: browser.column("sum") == ["42"], "the statement runs")
+
+
+def test_a_file_that_cannot_be_had_says_why(browser: Browser, seen: SeenPages) -> None:
+    statement = "SELECT+n+FROM+generate_series(1,200000)+AS+n"
+    browser.open(f"{seen.at(STEPS)}/sql?statement={statement}")
+    browser.run("document.querySelector('a[href*=\"sql.csv\"]').click()")
+    browser.until_text("too much for a file from here")
 
 
 def test_a_retry_by_keyboard_alone(browser: Browser, seen: SeenPages, shop: BrowsedStore) -> None:
@@ -383,7 +407,7 @@ def test_a_store_that_goes_away_and_comes_back(
     end_looks(shop.url)  # a server that goes away ends its sessions
     browser.until_text("Service Unavailable", "h1")
     assert "tries again" in browser.text()
-    assert "The last look has failed" in browser.text("#looked")
+    assert "The last look has failed. Trying again." in browser.text("#looked")
     browser.driver.refresh()  # a page that was opened meanwhile comes back, too
     assert browser.text("h1") == "Service Unavailable"
     socket.symlink_to(Path(query["host"]) / name)

@@ -14,7 +14,7 @@ import pytest
 from tests.support.seen_pages import SeenPages, text_of
 from tests.support.servers import database
 from tests.support.shells import Running, Shell
-from tests.support.store_sites import Owner, PostgresSite
+from tests.support.store_sites import GRAPH, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest
 
@@ -197,12 +197,31 @@ async def test_a_wrong_form_is_refused_in_words(postgres: PostgresSite, pages_of
         assert answer.status_code == 400, (verb, form)
         assert words in text_of(answer), (verb, form)
     assert pages.json("/pipelines/wheel/log")["batches"] == []
+    for value, words in (("1", "nothing would change"), ("true", "it becomes")):
+        merge = f'{{"n": {value}}}'
+        assert words in pages.foresee("wheel", "set_state", step="count", key="a", merge=merge)
+
+
+@pytest.mark.parametrize("part", [{"productions": "weak"}, {"bundles": True}])
+async def test_owners_that_refuse_all_requests_are_not_asked(
+    postgres: PostgresSite, pages_of: PagesOf, part: dict[str, Any]
+) -> None:
+    graph = {"nodes": {**GRAPH["nodes"], "count": {**GRAPH["nodes"]["count"], **part}}}
+    owner = await Owner.take(postgres.store, await deploy(postgres.store, graph=graph))
+    commit = owner.commit()
+    commit.dead_letters = [owner.dead_letter(1)]
+    await owner.write(commit)
+    pages = pages_of(postgres.schema.url)
+    for verb in ("set_state", "delete_state", "fire_timer", "cancel_timer"):
+        assert "refuse all requests" in pages.foresee("wheel", verb, step="count", key="a")
+    assert "1 of them; their owners refuse" in pages.foresee("wheel", "retry", all="true")
 
 
 async def test_a_pipeline_on_spark_has_no_owner_to_ask(
     postgres: PostgresSite, pages_of: PagesOf
 ) -> None:
     await Owner.take(postgres.store)
+    await postgres.query("UPDATE {k} SET owner = NULL", k="key_interval")
     await postgres.query(
         "INSERT INTO {q} (checkpoint, levels, sender, batch, low_watermark, output_watermark, "
         "counters, table_rows, began_at, changed_at) "
@@ -212,3 +231,6 @@ async def test_a_pipeline_on_spark_has_no_owner_to_ask(
     pages = pages_of(postgres.schema.url)
     for verb in ("set_state", "delete_state", "fire_timer", "cancel_timer"):
         assert "runs on Spark" in pages.foresee("wheel", verb, step="count", key="a")
+    text = pages.text("/pipelines/wheel/key", step="count", key="a")
+    assert "what stands here is as it was on workers" in text
+    assert "until one claims it" not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
@@ -15,8 +16,9 @@ from millwheel.core.codec import encode_key
 from millwheel.core.model import from_micros
 from millwheel.store.console import key_history, some_keys
 from millwheel.ui.access import Level, Viewer, ViewerAccess
+from millwheel.ui.pages import key_page
 from tests.support.seen_pages import SeenPages, text_of
-from tests.support.store_sites import COUNT, SECOND, START, Owner, PostgresSite, deploy
+from tests.support.store_sites import COUNT, GRAPH, SECOND, START, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest
 
@@ -137,6 +139,21 @@ async def test_links_lead_to_the_next_page(
     assert followed("Further timers")["timers"][0]["tag"] == "tag 017"
 
 
+async def test_a_page_beyond_the_last_timer_does_not_say_that_there_is_none(
+    postgres: PostgresSite, owner: Owner, pages_of: PagesOf
+) -> None:
+    """Timers fire while somebody looks at the second page."""
+    await write_key(postgres, owner)
+    pages = pages_of(postgres.schema.url)
+    after = msgspec.json.encode([START + 3600 * SECOND, "wall", "z"]).decode()
+    one = pages.json(KEY, key="a", timers_after=after)["one"]
+    assert (one["timers"], one["timers_total"], one["next_timer"]) == ([], 230, None)
+    text = pages.text(KEY, key="a", timers_after=after)
+    assert "There are no timers after this place: from the first one" in text
+    assert "No timers are pending" not in text
+    assert "No timers are pending" in pages.text(KEY, key="b")
+
+
 async def test_many_entries_are_not_counted_to_the_end(
     postgres: PostgresSite, owner: Owner, pages_of: PagesOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,8 +212,9 @@ async def test_without_a_key_all_keys_of_the_step_come_by_cursor(
 
 
 async def test_a_parked_key_says_what_stops_it(
-    postgres: PostgresSite, owner: Owner, pages_of: PagesOf
+    postgres: PostgresSite, owner: Owner, pages_of: PagesOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(key_page, "LISTED_LETTERS", 3)
     slot = encode_key("a")[1]
     for parked, key in (("failed", "a"), ("waiting", "a"), ("waiting", "a"), (None, "a"),
                         ("waiting", NEIGHBOUR)):  # fmt: skip
@@ -216,9 +234,14 @@ async def test_a_parked_key_says_what_stops_it(
     assert found["one"]["parked"] == {
         "since": from_micros(START).isoformat(), "waiting": 2, "letter": 1, "error": "it is bad"
     }  # fmt: skip
-    assert [letter["id"] for letter in found["letters"]] == [4, 3, 2, 1]
+    assert [letter["id"] for letter in found["letters"]] == [4, 3, 2]
+    (link,) = re.findall('href="([^"]*)">All of this key', pages.get(KEY, key="a").text)
+    all_of_them = pages.client.get("/api" + unescape(link)).json()["letters"]
+    assert [letter["id"] for letter in all_of_them] == [4, 3, 2, 1], "those that wait, too"
     text = pages.text(KEY, step="count", key="a")
     assert "dead letter 1 stops it, and 2 records behind it wait." in text
+    html = pages.get(KEY, step="count", key="a").text
+    assert ("do/retry?ids=1" in html, "do/discard?ids=1" in html) == (True, True)
     found = pages.json(KEY, step="count", key=NEIGHBOUR)
     assert (found["one"]["parked"]["letter"], found["one"]["parked"]["waiting"]) == (None, 1)
     assert "its waiting records are being processed" in pages.text(KEY, key=NEIGHBOUR)
@@ -277,6 +300,32 @@ async def test_the_history_has_what_is_stored_the_newest_first(
     assert "older ones are dropped when they are folded" in text
 
 
+@pytest.mark.parametrize(
+    ("sender", "reader", "missing"),
+    [
+        ({}, {}, ["lines"]),
+        ({"productions": "weak"}, {}, ["lines", "other"]),
+        ({}, {"delivery": "at_most_once"}, ["lines", "count", "other"]),
+    ],
+)
+async def test_the_history_says_whose_records_it_has_not(
+    postgres: PostgresSite,
+    pages_of: PagesOf,
+    sender: dict[str, str],
+    reader: dict[str, str],
+    missing: list[str],
+) -> None:
+    nodes = {**GRAPH["nodes"], "other": sender}
+    graph = {"nodes": {**nodes, "count": {**nodes["count"], **reader}}}
+    step = replace(COUNT, upstream=["lines", "count", "other"])
+    other = replace(COUNT, name="other")
+    await deploy(postgres.store, graph=graph, count=step, more=(other,))
+    pages = pages_of(postgres.schema.url)
+    assert pages.json(KEY, step="count", key="a")["history"]["unstored"] == missing
+    words = f"come straight from {', '.join(missing)} are not stored"
+    assert words in pages.text(KEY, step="count", key="a")
+
+
 async def test_a_wrong_step_or_key_is_refused_in_words(
     postgres: PostgresSite, owner: Owner, pages_of: PagesOf
 ) -> None:
@@ -287,6 +336,8 @@ async def test_a_wrong_step_or_key_is_refused_in_words(
         ({"step": "cuont"}, "no step 'cuont' with keys"),
         ({"step": "lines", "key": "file lines.txt"}, "no step 'lines' with keys"),
         ({"key": "a", "timers_after": "[1]"}, "wrong place in timers_after"),
+        ({"key": "a", "timers_after": '[1, "wall", "\\u0000"]'}, "wrong place in timers_after"),
+        ({"keys_after": '[1, "\\u0000"]'}, "wrong place in keys_after"),
     )
     for filters, words in wrong:
         answer = pages.get(KEY, **filters)

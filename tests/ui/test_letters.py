@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import msgspec
@@ -195,6 +197,44 @@ def test_a_letter_stands_with_what_else_its_key_has(pages: SeenPages) -> None:
     assert "do/discard?ids=6" in links
 
 
+async def test_links_lead_to_the_letters_that_are_counted(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    """Whatever characters a key has."""
+    odd = "\"\u202e<a b='&'>\""
+    await postgres.query("UPDATE {d} SET key = %s WHERE id <= 3", odd, d="dead_letter")
+
+    def linked(begin: str, **filters: Any) -> list[list[int]]:
+        found = re.findall(rf'href="({begin}\?[^"]*key=[^"]*)"', pages.get(PAGE, **filters).text)
+        return [numbers(pages.client.get("/api" + unescape(link)).json()) for link in found]
+
+    assert linked(PAGE, group="key", waiting="true") == [[3, 2, 1], [3, 2, 1], [5], [4]]
+    assert linked(PAGE, group="key") == [[3, 2, 1], [5], [4], [1]]
+    assert linked("/pipelines/wheel/key", letter=1) == [[3, 2, 1]]
+
+
+async def test_long_texts_say_that_they_are_cut(pages: SeenPages, postgres: PostgresSite) -> None:
+    await postgres.query(
+        "UPDATE {d} SET value = repeat('v', 301), error = repeat('e', 300), "
+        "traceback = repeat('t', 19990) || 'the cause' WHERE id IN (2, 5)",
+        d="dead_letter",
+    )
+    text = pages.text(PAGE)
+    assert text.count("v" * 300 + "…") == 2, "in the list, and behind the parked key"
+    assert "e" * 300 in text
+    assert "e…" not in text
+    assert "the cause" in pages.text(PAGE, letter=5)
+
+
+async def test_records_that_are_being_processed_have_not_failed(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    await postgres.query("DELETE FROM {d} WHERE parked IS DISTINCT FROM 'waiting'", d="dead_letter")
+    text = pages.text(PAGE)
+    assert "the records that wait in them are being processed" in text
+    assert "Nothing has failed" not in text
+
+
 def test_of_the_records_that_wait_the_first_are_shown(
     pages: SeenPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +291,27 @@ async def test_a_download_comes_in_portions_and_ends_where_it_began(
         until_no_look_is_open(postgres)
         found += [msgspec.json.decode(line)["id"] for line in lines]
     assert found == [id_ for (id_,) in wanted]
+
+
+def test_a_portion_of_large_values_ends_early(
+    pages: SeenPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand values of a megabyte would end the process of the pages."""
+    read: list[int] = []
+    portion = kept_letters.KeptLetters.portion
+
+    def counted(*args: Any, **options: Any) -> Any:
+        found = portion(*args, **options)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(kept_letters.KeptLetters, "portion", counted)
+    for most_bytes, portions in ((1, [1, 1, 1, 1, 0]), (9, [2, 2, 0]), (1000, [4, 0])):
+        monkeypatch.setattr(letters, "PORTION_BYTES", most_bytes)
+        lines = pages.get(f"{PAGE}.jsonl").text.splitlines()
+        assert [msgspec.json.decode(line)["id"] for line in lines] == [1, 4, 5, 6]
+        assert read == portions
+        read.clear()
 
 
 def until_no_look_is_open(postgres: PostgresSite) -> None:
@@ -310,12 +371,16 @@ async def test_a_retry_asks_the_owners_of_the_letters(
         (batch, "ann", "mended", "retry", 1, 0), (batch, "ann", "mended", "retry", 4, 2),
     ]  # fmt: skip
     assert "being retried already: 2 of them" in pages.foresee("wheel", "retry", ids="1, 4")
+    text = pages.foresee("wheel", "discard", ids="1 4")
+    assert "being retried: 2 of them, which stay" in text
+    assert "owners of the keys" not in text
     again = pages.carry_out("wheel", "retry", ids="1 4", reason="mended")
     assert "there is nothing to ask for" in text_of(again)
     for wrong in ("0", "-1", "nan", "inf"):
         refused = pages.carry_out("wheel", "retry", ids="5", rate=wrong, reason="mended")
         assert refused.status_code == 400
-    assert "give numbers of dead letters" in pages.foresee("wheel", "retry", ids="four")
+    for wrong in ("four", "9" * 19, "9" * 5000):
+        assert "give numbers of dead letters" in pages.foresee("wheel", "retry", ids=wrong)
 
 
 async def test_an_edit_shows_the_old_value_and_the_log_keeps_it(
@@ -355,7 +420,7 @@ async def test_a_discard_leaves_what_is_retried_and_what_came_later(
     assert "4 dead letters match" in text
     assert "deletes 3 dead letters for good" in text
     assert "being retried: 1 of them, which stay" in text
-    assert "of parked keys: 1 of them" in text
+    assert "withdrawn and may have begun: 1 of them. The owners" in text
     form = pages.get("/pipelines/wheel/do/discard", all="true").text
     assert "letters.jsonl" in form
     assert "this cannot be undone" in form
@@ -391,6 +456,8 @@ def test_a_discard_of_what_is_not_there_deletes_nothing(pages: SeenPages) -> Non
 async def test_a_record_or_row_is_set_aside(pages: SeenPages, postgres: PostgresSite) -> None:
     item = f"record:{1:032x}"
     assert "fill in its key" in pages.foresee("wheel", "set_aside", step="count", item=item)
+    huge = pages.foresee("wheel", "set_aside", step="lines", item="9" * 5000)
+    assert "is no number of a row" in huge
     assert "names no record" in pages.foresee(
         "wheel", "set_aside", step="count", item="7", key="key 1"
     )

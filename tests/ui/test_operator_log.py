@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from html import unescape
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import psycopg
 import pytest
 
@@ -89,6 +93,31 @@ async def test_a_batch_shows_how_its_requests_go(pages: SeenPages, postgres: Pos
     assert (failed["key"], failed["detail"]) == ("k1", "ValueError: 1")
     assert "key=%22k1%22" in pages.get(PAGE, batch=7).text, "a link to the key"
     assert len(pages.json(PAGE, batch=7, outcome="open")["progress"]["requests"]) == 3
+
+
+async def test_an_open_request_says_when_it_is_due(
+    pages: SeenPages, postgres: PostgresSite
+) -> None:
+    """A retry at a rate is carried out over hours."""
+    await ask(postgres, 1, 2)
+    assert "not before" not in pages.text(PAGE, batch=1)
+    await postgres.query(
+        "UPDATE {r} SET due_at = '2099-01-01T12:00Z' WHERE key = %s", '"k1"', r="request"
+    )
+    later = pages.text(PAGE, batch=1, outcome="open")
+    assert later.count("not before 2099-01-01 12:00:00 UTC") == 1
+
+
+async def test_a_link_to_a_key_names_that_key(pages: SeenPages, postgres: PostgresSite) -> None:
+    """Also if the key has marks that turn the direction of text, which no page shows."""
+    key = "shop \u202e \u200f 7"
+    await ask(postgres, 1, 1)
+    await postgres.query("UPDATE {r} SET key = to_json(%s::text)::text", key, r="request")
+    page = pages.get(PAGE).text
+    assert "\u202e" not in page
+    (link,) = re.findall(r'href="([^"]*/key\?[^"]*)"', page)
+    given = parse_qs(urlsplit(unescape(link)).query)
+    assert msgspec.json.decode(given["key"][0]) == key
 
 
 async def test_the_requests_of_a_batch_go_on_by_a_cursor(

@@ -36,6 +36,13 @@ def test_two_pages_note_a_second_once_and_an_unknown_rate_not_at_all() -> None:
     assert history.of("other", "count", 10.2) == []
 
 
+def test_a_look_that_ends_after_a_newer_one_leaves_the_line_as_it_is() -> None:
+    history = RateHistory()
+    for at in (10.0, 11.0, 10.9, 12.0):  # two pages at the same time
+        history.note("shop", at, {"count": at})
+    assert [rate for _, rate in history.of("shop", "count", 12.0)] == [10.0, 11.0, 12.0]
+
+
 def test_a_clock_that_was_set_back_begins_a_line_again() -> None:
     history = RateHistory()
     history.note("shop", 1000.0, {"count": 5.0})

@@ -173,6 +173,10 @@ def test_rows_values_and_errors_have_limits(pages: SeenPages) -> None:
     both = asked(pages, "SELECT repeat('x', 5000) FROM generate_series(1, 1000000)")
     assert both["is_cut"]
     assert sum(len(row[0]) for row in both["rows"]) < 5_000_000
+    part = "SELECT " + ", ".join(["repeat('x', 4000)"] * 20)
+    parts = ", ".join(f"a AS a{n}" for n in range(30))
+    one = asked(pages, f"WITH a AS MATERIALIZED ({part}) SELECT * FROM {parts}")
+    assert (len(one["rows"]), one["is_cut"]) == (1, False)  # more than a page has room for, but all
     wrong = asked(pages, "SELECT repeat('x', n)::int FROM (VALUES (10000000)) AS v (n)")
     assert wrong["state"] == "failed"
     assert len(wrong["words"]) < 2500
@@ -243,6 +247,24 @@ def test_a_link_of_another_site_does_not_run(pages: SeenPages) -> None:
     for site in ("same-origin", "none"):
         answer = pages.get(PAGE, {**other, "sec-fetch-site": site}, statement="SELECT 1/0")
         assert "division by zero" in text_of(answer)
+
+
+def test_over_plain_http_only_the_page_itself_runs_a_statement(pages: SeenPages) -> None:
+    """Browsers say nothing there but the page that they come from, and that only if it wants."""
+    browser = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
+    for headers, runs in (
+        (browser, False),
+        ({**browser, "referer": "http://evil.example/"}, False),
+        ({**browser, "referer": f"http://evil.example/{pages.at('/')}"}, False),
+        ({**browser, "referer": pages.at(PAGE)}, True),
+        ({"referer": "http://evil.example/"}, False),
+        ({}, True),  # a program
+    ):
+        for path in (PAGE, f"/api{PAGE}"):
+            text = pages.get(path, headers, statement="SELECT 1/0").text
+            assert ("division by zero" in text) == runs, (headers, path)
+        file = pages.get(f"{PAGE}.csv", headers, statement="SELECT 1/0")
+        assert file.status_code == (400 if runs else 303), headers
 
 
 # -- attempts -------------------------------------------------------------------------------------
@@ -391,7 +413,10 @@ def test_a_viewer_asks_with_the_rights_of_a_reader_only(
 
 def test_pages_of_one_pipeline_tell_nothing_of_another(schema: Schema, pages_of: PagesOf) -> None:
     assert asked(pages_of(schema.url, pipeline="wheel"), "SELECT 1")["state"] == "done"
-    migrate(schema.url, "other")
-    found = asked(pages_of(schema.url, pipeline="wheel"), "SELECT 1")
-    assert (found["state"], "may also read other" in found["words"]) == ("off", True)
+    migrate(schema.url, "hidden_shop")
+    pages = pages_of(schema.url, pipeline="wheel")
+    found = asked(pages, "SELECT 1")
+    assert (found["state"], "may also read other pipelines" in found["words"]) == ("off", True)
+    for path in (PAGE, f"/api{PAGE}", f"{PAGE}.csv"):
+        assert "hidden_shop" not in pages.get(path, statement="SELECT 1").text
     assert asked(pages_of(schema.url), "SELECT 1")["state"] == "done"

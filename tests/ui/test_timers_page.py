@@ -144,7 +144,9 @@ async def test_of_many_timers_the_page_says_about(
     await owner.write(commit)
     later = pages_of(postgres.schema.url)
     assert later.json(TIMERS)["timers"]["leaves_out_changes"] is True
-    assert "The newest changes are left out" in later.text(TIMERS)
+    text = later.text(TIMERS)
+    assert "The newest changes are left out" in text
+    assert "below are exact but for the newest changes." in text
 
 
 async def test_overdue_timers_say_what_they_wait_for(
@@ -177,7 +179,8 @@ async def test_overdue_timers_say_what_they_wait_for(
         assert [(one["kind"], one["reason"], one["timers"]) for one in found] == [
             ("wall", "owner", 1), ("watermark", "owner", 9), ("watermark", "parked", 1),
         ]  # fmt: skip
-        assert found[1]["seconds"] == 7.0
+        # By the event time of their own interval: the other one is an hour ahead.
+        assert [one["seconds"] for one in found[1:]] == [3_540.0, 7.0]
         text = pages.text(TIMERS)
         assert "their keys are parked: mend the dead letters" in text
         assert "their owner, who has not come to them" in text
@@ -195,6 +198,69 @@ async def test_overdue_timers_say_what_they_wait_for(
     assert "no live worker owns their key interval" in pages.text(TIMERS)
 
 
+async def test_timers_that_were_not_looked_at_are_not_said_to_be_well(
+    postgres: PostgresSite, pages_of: PagesOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many timers between the clocks of two intervals are due in one of them only."""
+    owner = await Owner.take(postgres.store)
+    await run_to_clock(owner)
+    behind, ahead = owner.intervals
+    keys = [f"key {n}" for n in range(40)]
+    early = [key for key in keys if owner.interval_of(key).id == behind.id][:3]
+    late = next(key for key in keys if owner.interval_of(key).id == ahead.id)
+    commit = owner.commit()
+    commit.timers = [
+        *(owner.timer(key, CLOCK + SECOND) for key in early),
+        owner.timer(late, CLOCK + 60 * SECOND),
+    ]
+    await owner.write(commit)
+    monkeypatch.setattr(pending_timers, "MOST_OVERDUE", 3)
+    changed = pages_of(postgres.schema.url).json(TIMERS)["timers"]
+    assert (len(changed["overdue"]), changed["more_overdue"]) == (1, []), "all changes are read"
+    for row in owner.intervals:
+        link = owner.links[row.id]
+        assert await postgres.store.fold(row.id, link.sequencer, 0, link.n)
+    for most, text in ((3, "more may be overdue"), (5, "wait for")):
+        monkeypatch.setattr(pending_timers, "MOST_OVERDUE", most)
+        pages = pages_of(postgres.schema.url)
+        found = pages.json(TIMERS)["timers"]
+        assert (len(found["overdue"]), found["more_overdue"]) == (
+            (0, ["count"]) if most == 3 else (1, [])
+        )
+        shown = pages.text(TIMERS)
+        assert text in shown
+        assert "No timer is overdue" not in shown
+
+
+async def test_a_timer_of_1970_is_as_far_away_as_others(
+    postgres: PostgresSite, pages_of: PagesOf
+) -> None:
+    owner = await Owner.take(postgres.store)
+    for row in owner.intervals:
+        clock = -10 * SECOND
+        await owner.write(owner.commit(row, input_watermark=clock, low_watermark=clock))
+    commit = owner.commit()
+    commit.timers = [owner.timer("a", 0)]
+    await owner.write(commit)
+    (step,) = pages_of(postgres.schema.url).json(TIMERS)["timers"]["steps"]
+    assert step["event_seconds"] == 10.0
+
+
+async def test_an_overdue_timer_after_the_end_of_event_time(
+    postgres: PostgresSite, pages_of: PagesOf
+) -> None:
+    owner = await Owner.take(postgres.store)
+    for row in owner.intervals:
+        await owner.write(owner.commit(row, input_watermark=MAX_TIME, low_watermark=MAX_TIME))
+    commit = owner.commit()
+    commit.timers = [owner.timer("a", CLOCK)]
+    await owner.write(commit)
+    pages = pages_of(postgres.schema.url)
+    (found,) = pages.json(TIMERS)["timers"]["overdue"]
+    assert found["seconds"] is None
+    assert "event time has ended" in pages.text(TIMERS)
+
+
 async def test_a_pipeline_without_timers_says_so(postgres: PostgresSite, pages_of: PagesOf) -> None:
     owner = await Owner.take(postgres.store)
     pages = pages_of(postgres.schema.url)
@@ -203,6 +269,7 @@ async def test_a_pipeline_without_timers_says_so(postgres: PostgresSite, pages_o
     commit.timers = [owner.timer("a", CLOCK)]
     await owner.write(commit)
     unknown = pages_of(postgres.schema.url)
+    assert "1 timer is pending." in unknown.text(TIMERS)
     assert unknown.json(TIMERS)["timers"]["unknown"]["watermark"] == 1
     assert "event time has not begun" in unknown.text(TIMERS)
     answer = pages.get(TIMERS, by="week")

@@ -200,6 +200,16 @@ def test_the_header_of_a_proxy(
     assert seen.get(PAUSE, headers).status_code == mend
 
 
+def test_a_proxy_at_an_address_of_both_families() -> None:
+    """A socket that listens on ``[::]`` gives IPv4 addresses as IPv6 ones."""
+    proxy = Proxy.parse("10.0.0.7", "X-Forwarded-User", "ann")
+    for client, level in (
+        ("10.0.0.7", Level.MEND), ("::ffff:10.0.0.7", Level.MEND), ("::ffff:10.0.0.8", Level.NONE),
+        ("::a00:7", Level.NONE), ("", Level.NONE),
+    ):  # fmt: skip
+        assert proxy.viewer(client, {"x-forwarded-user": "ann"}).level == level, client
+
+
 def test_a_wrong_address_of_a_proxy() -> None:
     with pytest.raises(UsageError, match="10\\.0\\.0\\.7,10\\.1\\.0\\.0/16"):
         Proxy.parse("proxy.example", "X-Forwarded-User", "")

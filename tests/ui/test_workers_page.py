@@ -156,6 +156,18 @@ def test_a_move_a_split_and_a_merge_are_shown_while_they_are_wanted(
     assert "A→B" in text_of(answer)
 
 
+def test_what_blocks_a_worker_is_hidden_with_its_key(
+    pages: SeenPages, pages_of: PagesOf, postgres: PostgresSite
+) -> None:
+    load = {"blocked": {"seconds": 3.0, "by": "key 'secret'"}, "waits": "UPDATE t SET n = 4711"}
+    stored(postgres.schema, "UPDATE {worker} SET load = %s", Jsonb(load))
+    assert "key 'secret'" in pages.text(PAGE)
+    redacted = pages_of(postgres.schema.url, redact=True)
+    for path in (PAGE, f"/api{PAGE}"):
+        text = redacted.get(path).text
+        assert ("secret" in text, "4711" in text, "(hidden)" in text) == (False, False, True)
+
+
 def test_workers_of_two_generations_are_compared(pages: SeenPages, postgres: PostgresSite) -> None:
     assert "several generations" not in pages.text(PAGE)
     other = str(uuid.uuid4())
@@ -226,6 +238,32 @@ def test_a_run_that_is_alone_keeps_its_intervals(pages: SeenPages, owner: Owner)
     assert pages.json("/pipelines/wheel/log")["batches"] == []
 
 
+def test_the_worker_that_is_to_have_an_interval_changes_it(
+    pages: SeenPages, owner: Owner, postgres: PostgresSite
+) -> None:
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+    stored(postgres.schema, ADD_WORKER, first)
+    stored(postgres.schema, "UPDATE {worker} SET lease_until = %s WHERE id <> %s", LONG_AGO, first)
+    lower, upper = (row.id for row in owner.intervals)
+    text = pages.foresee("wheel", "split_interval", interval=lower)
+    assert "Done by the worker that takes it next: its owner is gone." in text
+    chosen = pages.get("/pipelines/wheel/do/move_interval", interval=lower).text
+    assert (f"to={first}" in chosen, f"to={owner.worker}" in chosen) == (True, False)
+    stored(
+        postgres.schema,
+        "INSERT INTO {worker} SELECT %s, host, pid, pid_started, started_at, heartbeat_at, "
+        "lease_seconds, lease_until, false, backends, load, address, generation FROM {worker} "
+        "WHERE id = %s",
+        second,
+        first,
+    )
+    stored(postgres.schema, "UPDATE {key_interval} SET owner = %s", first)
+    stored(postgres.schema, "UPDATE {key_interval} SET wanted_by = %s WHERE id = %s", second, lower)
+    text = pages.foresee("wheel", "merge_intervals", lower=lower, upper=upper)
+    assert f"Done by worker {second[:8]}" in text
+    assert f"The upper one moves from worker {first[:8]} to worker {second[:8]} before." in text
+
+
 async def test_intervals_are_moved_pinned_split_and_merged(
     new_schema: Callable[[int], Schema], tmp_path: Path, pages_of: PagesOf
 ) -> None:
@@ -261,11 +299,19 @@ async def test_intervals_are_moved_pinned_split_and_merged(
         id_, _, _, has, _ = found[0]
         (other,) = {row[3] for row in found} - {has, None}
         assert "Choose the worker" in await foresee("move_interval", interval=id_)
+        chosen = await asyncio.to_thread(pages.get, PAGE[:-7] + "do/move_interval", interval=id_)
+        assert f"do/move_interval?interval={id_}&amp;to={other}" in chosen.text
         assert f"moves interval {id_}" in await foresee("move_interval", interval=id_, to=other[:8])
         await do("move_interval", interval=id_, to=other[:8])
         await until(lambda all_: all_[0][3:] == (other, True))
         text = await foresee("move_interval", interval=id_, to=other)
         assert "nothing would change" in text
+        text = await foresee("split_interval", interval=id_)
+        form = await asyncio.to_thread(pages.get, PAGE[:-7] + "do/split_interval", interval=id_)
+        seen = re.search(r'name="at" value="(\d+)"', form.text)
+        assert seen is not None, "what is done is what was foreseen"
+        assert f"and {seen[1]} to" in text_of(form)
+        assert f"Done by worker {other[:8]}" in text
         await do("split_interval", interval=id_, at=SLOTS // 8)
         first, second, *_ = await until(lambda all_: all_[0][2] == SLOTS // 8)
         assert "makes one interval" in await foresee(
@@ -278,6 +324,10 @@ async def test_intervals_are_moved_pinned_split_and_merged(
         await do("unpin_interval", interval=id_)
         await until(lambda all_: not all_[0][4])
         assert "is not pinned" in await foresee("unpin_interval", interval=id_)
+        again = await asyncio.to_thread(
+            pages.carry_out, "wheel", "unpin_interval", interval=id_, reason="again"
+        )
+        assert again.status_code == 400, "and the log does not say that it was done"
         log = (await asyncio.to_thread(pages.json, "/pipelines/wheel/log"))["batches"]
         assert [entry["verb"] for entry in log] == [
             "move_interval", "merge_intervals", "split_interval", "move_interval",

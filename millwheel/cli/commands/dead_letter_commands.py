@@ -256,7 +256,7 @@ def discard_letters(
         )
         with desk.transaction() as asked:
             gone = asked.discard(by, matched.ids)
-            batch, count = asked.discard_parked(by, matched.ids)
+            batch, count = asked.discard_by_owners(by, matched.ids)
         left = len(matched.ids) - len(gone) - count
         given = {"matched": matched._asdict(), "discarded": len(gone), "retried": left}
         tell(
@@ -266,7 +266,7 @@ def discard_letters(
         )
         if count:
             tell(
-                f"asked the owners of parked keys to discard {count:,} as batch {batch}",
+                f"asked the owners of keys to discard {count:,} as batch {batch}",
                 err=request.as_json,
             )
             found = desk.wait(batch, count, request.wait)

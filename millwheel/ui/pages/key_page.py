@@ -17,6 +17,7 @@ from millwheel.store.console.one_key import KeyPart, KeyStatus, TimerPlace
 from millwheel.store.console.some_keys import BEGINNING, KeyCursor, keyed_steps, some_keys
 from millwheel.store.console.step_names import name_of_step
 from millwheel.ui.page import Page
+from millwheel.ui.pages.letters_page import SHOWN_CHARACTERS
 
 LISTED_KEYS = 50
 LISTED_ENTRIES = 100
@@ -51,16 +52,18 @@ class KeyFigures(msgspec.Struct, frozen=True, kw_only=True):
     """All that have keys."""
     step: str | None
     """The chosen one; None: the pipeline has no step with keys."""
-    keys: list[ListedKey]
+    keys: list[ListedKey] = []
     """Keys of the step, in the order of their slots, if no key is given."""
-    next_key: str | None
+    next_key: str | None = None
     """`KeyFilters.keys_after` of the next page; None: these are the last keys."""
-    one: KeyStatus | None
+    one: KeyStatus | None = None
     """The key, if one is given."""
-    letters: list[DeadLetterEntry]
-    """Dead letters of the key, the newest ones."""
-    more_letters: bool
-    history: KeyHistory | None
+    letters: list[DeadLetterEntry] = []
+    """Dead letters of the key, the newest ones; long values and errors are cut."""
+    more_letters: bool = False
+    history: KeyHistory | None = None
+    is_on_spark: bool
+    """Spark has the keys: all this is as it was before."""
 
 
 def look(inspection: Inspection, pipeline: str, filters: KeyFilters) -> KeyFigures:
@@ -89,10 +92,7 @@ def look(inspection: Inspection, pipeline: str, filters: KeyFilters) -> KeyFigur
         step=step,
         keys=[ListedKey(key) for key in found],
         next_key=None if following is None else msgspec.json.encode(following).decode(),
-        one=None,
-        letters=[],
-        more_letters=False,
-        history=None,
+        is_on_spark=inspection.runs_on_spark(pipeline),
     )
 
 
@@ -108,16 +108,17 @@ def _one(
     part = KeyPart(LISTED_ENTRIES, 0, filters.entries_after, after_timer)
     one = inspection.key(pipeline, step, key, part)
     of_key = LetterFilter(computation=step, key=encode_key(key)[0].decode(), waiting=True)
-    letters = inspection.letters(pipeline).newest(LISTED_LETTERS + 1, of_key)
+    letters = inspection.letters(pipeline).newest(
+        LISTED_LETTERS + 1, of_key, characters=SHOWN_CHARACTERS
+    )
     return KeyFigures(
         steps=choices,
         step=step,
-        keys=[],
-        next_key=None,
         one=one,
         letters=letters[:LISTED_LETTERS],
         more_letters=len(letters) > LISTED_LETTERS,
         history=history_of_key(inspection.connection, pipeline, step, key),
+        is_on_spark=inspection.runs_on_spark(pipeline),
     )
 
 
@@ -126,9 +127,12 @@ def _place(text: str | None, kind: type[Any], name: str) -> Any:
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=kind)
+        found = msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
         raise UsageError(f"the address has a wrong place in {name}: {error}") from error
+    if any("\0" in part for part in found if isinstance(part, str)):
+        raise UsageError(f"the address has a wrong place in {name}: Postgres cannot have NUL")
+    return found
 
 
 KEY: Page[KeyFilters] = Page("key", "Key", "What about this key?", "key.html", look, KeyFilters)

@@ -26,8 +26,8 @@ GROUPS = 50
 
 PARKED = 20
 
-SHOWN_CHARACTERS = 300
-"""Of a value or an error in a list."""
+SHOWN_CHARACTERS = 301
+"""Of a value or an error in a list: one more than the page shows, which says that it is cut."""
 
 OTHERS = 10
 """Letters of the same key that are listed with one of them."""
@@ -36,6 +36,9 @@ FIRST_OF_KEY = KeyPart(limit=10)
 
 PORTION = 1_000
 """Letters of an export that one look reads."""
+
+PORTION_BYTES = 4 << 20
+"""Of their values, all but the last."""
 
 
 class LettersFilters(msgspec.Struct, frozen=True):
@@ -147,11 +150,15 @@ def _lines(visit: Visit, filters: LettersFilters) -> Iterator[bytes]:
         with visit.looking() as inspection:
             kept = inspection.letters(visit.pipeline)
             up_to = kept.newest_number() if up_to is None else up_to
-            found = kept.portion(PORTION, filters.wanted._replace(after=after, up_to=up_to))
+            found = kept.portion(
+                PORTION,
+                filters.wanted._replace(after=after, up_to=up_to),
+                most_bytes=PORTION_BYTES,
+            )
+        if not found:
+            return
         lines = shown_figures([one.listed() for one in found], redact=visit.redact)
         yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-        if len(found) < PORTION:
-            return
         after = found[-1].id
 
 

@@ -1,7 +1,8 @@
 """*Ask it.* One statement that reads, its answer as a table and a chart, or as a file of CSV.
 
 The statement stands in the address, so it can be shared. A link of another site does not run it: it
-shows the statement, and a button.
+shows the statement, and a button. Over plain HTTP, where browsers send the same for a typed
+address, this holds for both.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import IO, Literal
 
 import msgspec
@@ -77,16 +79,12 @@ class Readable(msgspec.Struct, frozen=True):
 
     views: list[ReadableView]
     examples: list[Example]
-    beyond: str
-    """A right of the login that a reader does not have; empty: none."""
-    others: list[str]
-    """Further pipelines that it may read."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["none", "off", "shown", "failed", "done"]
-    """none: nothing was asked; off: this viewer may not ask; shown: not run, since another site has
-    led here."""
+    """none: nothing was asked; off: this viewer may not ask; shown: not run, since another site may
+    have led here."""
     words: str = ""
     """Why it is off, or has failed."""
     columns: list[AnsweredColumn] = []
@@ -97,6 +95,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     shortened: int = 0
     """Values that are longer than shown."""
     seconds: float = 0.0
+    """Of the plan and the rows."""
     plan: str = ""
 
 
@@ -105,8 +104,6 @@ def look(inspection: Inspection, pipeline: str, filters: SqlFilters) -> Readable
     return Readable(
         inspection.readable_views(pipeline),
         [Example(question, statement) for question, statement in examples()],
-        inspection.rights_beyond_reading(),
-        [name for name in inspection.pipelines() if name != pipeline],
     )
 
 
@@ -115,7 +112,7 @@ def answer(visit: Visit, filters: SqlFilters) -> Answer:
         return Answer(state="off", words=why)
     if filters.statement is None:
         return Answer(state="none")
-    if visit.is_led_here:
+    if visit.may_be_led_here:
         return Answer(state="shown")
     try:
         return _answered(visit, filters.statement)
@@ -131,41 +128,38 @@ def _why_off(visit: Visit) -> str:
         return ""
     with visit.store.inspecting() as inspection:
         beyond = "" if visit.may_mend else inspection.rights_beyond_reading()
-        others = [name for name in inspection.pipelines() if name != visit.pipeline]
+        reads_others = inspection.pipelines() != [visit.pipeline]
     if beyond:
         return (
             f"The login with which these pages look has more rights than a reader: {beyond}. "
             f"A statement would run with them. {READERS_LOGIN}."
         )
-    if visit.only_pipeline is not None and others:
+    if visit.only_pipeline is not None and reads_others:
         return (
-            f"These pages show {visit.only_pipeline} only, and their login may also read "
-            f"{', '.join(others)}. Start them with a login that is a reader of this pipeline only."
+            f"These pages show {visit.only_pipeline} only, and their login may also read other "
+            "pipelines. Start them with a login that is a reader of this one only."
         )
     return ""
 
 
 def _answered(visit: Visit, statement: str) -> Answer:
-    began = time.monotonic()
     url = visit.store.url()
+    rows: list[list[str | None]] = []
+    size, is_cut = 0, False
     with _turn(), ask(url, statement, visit.pipeline, AnswerLimits(SECONDS, CHARACTERS)) as asked:
+        began = time.monotonic()
         plan = asked.plan()
-        rows: list[list[str | None]] = []
-        size = 0
-        for chunk in asked.rows(CHUNK_ROWS + 1, PAGE_BYTES):
-            rows += chunk
-            size += sum(len(value or "") for row in chunk for value in row)
-            if len(rows) > ROWS or size >= PAGE_BYTES:
+        for row in chain.from_iterable(asked.rows(ROWS + 1, PAGE_BYTES)):
+            if is_cut := len(rows) == ROWS or size >= PAGE_BYTES:
                 break
-        is_cut = len(rows) > ROWS or size >= PAGE_BYTES
-    shown = rows[:ROWS]
-    shortened = sum(len(value or "") > CHARACTERS for row in shown for value in row)
+            rows.append(row)
+            size += sum(len(value or "") for value in row)
     return Answer(
         state="done",
         columns=asked.columns,
-        rows=shown,
+        rows=rows,
         is_cut=is_cut,
-        shortened=shortened,
+        shortened=sum(len(value or "") > CHARACTERS for row in rows for value in row),
         seconds=time.monotonic() - began,
         plan=plan,
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from millwheel.core.quantities import count_of
 from millwheel.errors import UsageError
-from millwheel.runtime.ownership.planner import ReportedLoad
+from millwheel.runtime.ownership.planner import ReportedIntervalLoad, ReportedLoad
 from millwheel.store.console.inspection import (
     GenerationStatus,
     Inspection,
@@ -121,7 +121,6 @@ class Possession(msgspec.Struct, frozen=True, kw_only=True):
     deployed: bool
     complete: bool
     is_on_spark: bool
-    schema_current: bool
     workers: list[LetteredWorker]
     ends: list[EndOfWorkers]
     """Errors that have ended workers, the newest first."""
@@ -150,9 +149,8 @@ class _Owners(NamedTuple):
 
 
 def look(inspection: Inspection, pipeline: str, filters: WorkersFilters) -> Possession:
+    inspection.require_current(pipeline)
     status = inspection.placed(pipeline)
-    if not status.schema_current:
-        inspection.require_current(pipeline)
     born = sorted(status.workers, key=lambda one: (one.started_at, one.id))
     owners = _Owners(
         {one.id: letter_of(at) for at, one in enumerate(born)},
@@ -183,7 +181,6 @@ def look(inspection: Inspection, pipeline: str, filters: WorkersFilters) -> Poss
         deployed=status.deployed,
         complete=status.complete,
         is_on_spark=status.on_spark is not None,
-        schema_current=status.schema_current,
         workers=[_worker(one, owners) for one in born],
         ends=ends_of_workers(inspection.connection, pipeline, LISTED_ENDS),
         generations=status.generations,
@@ -273,17 +270,9 @@ def _ring(
     )
 
 
-def _load(row: OwnedInterval) -> _Figures | None:
-    if row.load is None:
-        return None
-    load = ReportedLoad.read({"intervals": {row.id: row.load}}).of(row.id)
-    return _Figures(load.cpu, load.records, load.queue)
-
-
-class _Figures(NamedTuple):
-    cpu: float
-    records: float
-    queue: int
+def _load(row: OwnedInterval) -> ReportedIntervalLoad | None:
+    """None: its owner has reported none that can be decoded."""
+    return ReportedLoad.read({"intervals": {row.id: row.load}}).intervals.get(row.id)
 
 
 def _changes(row: OwnedInterval, owners: _Owners) -> Iterator[str]:
@@ -305,7 +294,7 @@ def _changes(row: OwnedInterval, owners: _Owners) -> Iterator[str]:
 
 
 def _segment_words(
-    row: OwnedInterval, letter: str, load: _Figures | None, change: str, *, is_hot: bool
+    row: OwnedInterval, letter: str, load: ReportedIntervalLoad | None, change: str, *, is_hot: bool
 ) -> str:
     slots = (
         f"partition {row.slot_from}"

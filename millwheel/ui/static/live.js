@@ -9,7 +9,7 @@ const ANSWER_SECONDS = 30;
 let tag = null;
 let failures = 0;
 let isLooking = false;
-let lookedAt = new Date();
+let lookedAt = new Date(); // null: the page shows why it cannot look
 
 function show(text) {
   const looked = document.getElementById("looked");
@@ -99,14 +99,18 @@ function isSelecting(main) {
 
 function failed(text) {
   failures += 1;
-  show(text + " What you see is of " + lookedAt.toLocaleTimeString() + "; trying again.");
+  const age = lookedAt === null ? "" : " What you see is of " + lookedAt.toLocaleTimeString() + ".";
+  show(text + age + " Trying again.");
 }
 
 async function ask(main) {
   const headers = tag === null ? {} : { "If-None-Match": tag };
   const signal = AbortSignal.timeout(ANSWER_SECONDS * 1000);
   const answer = await fetch(window.location.href, { headers, cache: "no-store", signal });
-  if (answer.status === 304) return true;
+  if (answer.status === 304) {
+    lookedAt = new Date();
+    return true;
+  }
   const text = await answer.text();
   const page = new DOMParser().parseFromString(text, "text/html");
   const next = page.querySelector("main");
@@ -114,6 +118,7 @@ async function ask(main) {
   localTimes(next);
   changeContent(main, next);
   document.title = page.title;
+  lookedAt = answer.ok ? new Date() : null;
   tag = answer.headers.get("ETag");
   return answer.ok;
 }
@@ -129,7 +134,6 @@ async function look() {
   try {
     if (await ask(main)) {
       failures = 0;
-      lookedAt = new Date();
       show("");
     } else {
       failed("The last look has failed.");

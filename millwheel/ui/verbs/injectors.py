@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from millwheel.errors import UsageError
@@ -24,9 +26,10 @@ def _nothing(*, paused: bool) -> str:
 
 def _foresee(desk: VerbDesk, form: InjectorForm, *, paused: bool) -> Foreseen:
     with desk.inspecting() as inspection:
-        status = inspection.status(desk.pipeline)
+        inspection.require_current(desk.pipeline)
+        status = inspection.placed(desk.pipeline)
     known = [one for one in status.computations if one.kind == "injector"]
-    asked = [one for one in known if form.step in (None, one.name)]
+    asked = [one for one in known if form.step in (None, one.name, one.label)]
     changed = [one.label or one.name for one in asked if one.paused != paused]
     if not asked:
         names = ", ".join(one.name for one in known) or "none"
@@ -41,17 +44,16 @@ def _foresee(desk: VerbDesk, form: InjectorForm, *, paused: bool) -> Foreseen:
     return Foreseen([f"{'pauses' if paused else 'resumes'} {', '.join(changed)}", rest])
 
 
+def _carry_out(desk: VerbDesk, actor: Actor, form: InjectorForm, *, paused: bool) -> Asked:
+    names = [] if form.step is None else [form.step]
+    found = pause(desk.url, desk.pipeline, names, paused=paused, actor=actor)
+    if not found.changed:
+        raise UsageError(_nothing(paused=paused))
+    return Asked(None)
+
+
 def _verb(name: str, title: str, *, paused: bool) -> Verb[InjectorForm]:
-    def foresee(desk: VerbDesk, form: InjectorForm) -> Foreseen:
-        return _foresee(desk, form, paused=paused)
-
-    def carry_out(desk: VerbDesk, actor: Actor, form: InjectorForm) -> Asked:
-        names = [] if form.step is None else [form.step]
-        found = pause(desk.url, desk.pipeline, names, paused=paused, actor=actor)
-        if not found.changed:
-            raise UsageError(_nothing(paused=paused))
-        return Asked(None)
-
+    foresee, carry_out = partial(_foresee, paused=paused), partial(_carry_out, paused=paused)
     return Verb(name, title, InjectorForm, foresee, carry_out, STEP)
 
 

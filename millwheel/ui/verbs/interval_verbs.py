@@ -12,17 +12,19 @@ from millwheel.errors import NotCarriedOut, StoreError, StoreUnavailable, UsageE
 from millwheel.services.interval_changes import Noted, operate, placement_of
 from millwheel.services.operating import (
     Operator,
+    carrier,
     choose_worker,
     find,
     merging,
     no_worker_lives,
     relocation,
+    require_workers,
     short,
     splitting,
 )
 from millwheel.store.console.asking import Actor
 from millwheel.store.port.placement import PlacedInterval, Placement
-from millwheel.ui.verb import Asked, Foreseen, FormField, Verb, VerbDesk
+from millwheel.ui.verb import Asked, Foreseen, FormField, Further, Verb, VerbDesk
 
 HAND_OVER = (
     "Its owner finishes the work that it has begun and commits it; records for the interval wait "
@@ -67,12 +69,12 @@ def _foresee_move(desk: VerbDesk, form: MovedInterval) -> Foreseen:
     placement = _placement(desk)
     if form.to is None:
         row = find(placement, form.interval)
+        require_workers(placement)
+        choose = "Choose the worker that should have it"
         return Foreseen(
-            [
-                f"{_named(row)} is owned by {_owner(row)}. Choose the worker that should have it:",
-                *(f"{each.id} on {each.host.split()[0]}" for each in placement.workers),
-            ],
+            [f"{_named(row)} is owned by {_owner(row)}. {choose}"],
             False,
+            further=_choices(placement, row),
         )
     request = relocation(placement, form.interval, form.to)
     row, to = find(placement, form.interval), choose_worker(placement, form.to)
@@ -93,10 +95,22 @@ def _foresee_move(desk: VerbDesk, form: MovedInterval) -> Foreseen:
     )
 
 
+def _choices(placement: Placement, row: PlacedInterval) -> tuple[Further, ...]:
+    return tuple(
+        Further(
+            f"worker {short(each.id)} on {each.host.split()[0]}, process {each.pid}",
+            "do/move_interval",
+            {"interval": row.id, "to": each.id},
+        )
+        for each in placement.workers
+        if each.lease_left > 0
+    )
+
+
 def _foresee_unpin(desk: VerbDesk, form: FreedInterval) -> Foreseen:
     row = find(_placement(desk), form.interval)
     if not row.pinned:
-        return Foreseen([f"nothing would change: {_named(row)} is not pinned"], False)
+        return Foreseen([_not_pinned(row)], False)
     return Foreseen(
         [
             f"takes the pin of {_named(row)} to worker {short(row.wanted_by)} away",
@@ -115,7 +129,8 @@ def _foresee_split(desk: VerbDesk, form: CutInterval) -> Foreseen:
             f"cuts {_named(row)} in two: slots {row.slot_from} to {at - 1}, and {at} to "
             f"{row.slot_to - 1}{chosen}",
             _carried_out(placement, row),
-        ]
+        ],
+        suggested={"at": str(at)},
     )
 
 
@@ -130,8 +145,8 @@ def _foresee_merge(desk: VerbDesk, form: JoinedIntervals) -> Foreseen:
     ]
     if not no_worker_lives(placement):
         request.wishes(placement)  # refuses if the upper one is pinned to another worker
-        if upper.owner != lower.owner:
-            lines.append(f"The upper one moves from {_owner(upper)} to {_owner(lower)} before.")
+        if (by := carrier(placement, lower)) not in (None, upper.owner):
+            lines.append(f"The upper one moves from {_owner(upper)} to worker {short(by)} before.")
     return Foreseen(lines)
 
 
@@ -144,7 +159,14 @@ def _placement(desk: VerbDesk) -> Placement:
 def _carried_out(placement: Placement, row: PlacedInterval) -> str:
     if no_worker_lives(placement):
         return AT_ONCE
-    return f"Done by {_owner(row)}. {HAND_OVER}"
+    by = carrier(placement, row)
+    if by is None or (by == row.owner and row.lease_over):
+        return "Done by the worker that takes it next: its owner is gone."
+    return f"Done by worker {short(by)}. {HAND_OVER}"
+
+
+def _not_pinned(row: PlacedInterval) -> str:
+    return f"nothing would change: {_named(row)} is not pinned"
 
 
 def _named(row: PlacedInterval) -> str:
@@ -177,6 +199,9 @@ def _move(desk: VerbDesk, actor: Actor, form: MovedInterval) -> Asked:
 
 
 def _unpin(desk: VerbDesk, actor: Actor, form: FreedInterval) -> Asked:
+    row = find(_placement(desk), form.interval)
+    if not row.pinned:
+        raise UsageError(_not_pinned(row))
     noted = Noted("move_interval", {"interval": form.interval, "to": None})
     return _changed(desk, actor, noted, lambda operator: operator.unpin(form.interval))
 

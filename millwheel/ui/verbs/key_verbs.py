@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from millwheel.errors import UsageError
 from millwheel.store.console.asking import Actor
 from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.one_key import KeyStatus, due_of_timer
-from millwheel.store.console.step_names import name_of_step
+from millwheel.store.console.step_names import name_of_step, refusing_steps, stored_nodes
 from millwheel.ui.verb import Asked, Foreseen, FormField, Verb, VerbDesk
 
 SHOWN_CHARACTERS = 4_000
@@ -108,7 +109,7 @@ def _given(fields: dict[str, str | None]) -> dict[str, Any]:
     }
 
 
-def _ask(desk: VerbDesk, actor: Actor, verb: str, form: KeyForm) -> Asked:
+def _ask(desk: VerbDesk, actor: Actor, form: KeyForm, *, verb: str) -> Asked:
     """Ask the owner of a key, as the command does."""
     key, payload = key_of(form.key), form.payload()
     with desk.asking_owners() as asking:
@@ -120,6 +121,11 @@ def _look(inspection: Inspection, desk: VerbDesk, form: KeyForm) -> tuple[KeySta
     """The key, and words about its owner. `UsageError` if no owner could ever carry it out."""
     inspection.require_owners(desk.pipeline)
     found = inspection.key(desk.pipeline, form.step, key_of(form.key))
+    if found.computation in refusing_steps(stored_nodes(inspection.connection, desk.pipeline)):
+        raise UsageError(
+            f"{found.computation!r} has weak, tree or bundle productions: its owners commit no "
+            "state with them, and refuse all requests"
+        )
     return found, list(_about_owner(found))
 
 
@@ -151,7 +157,7 @@ def _foresee_state(desk: VerbDesk, form: StateChangeForm) -> Foreseen:
         becomes = "a new one gets the changes, with the defaults of its type for the rest"
     else:
         after = merged(before, payload["merge"]) if "merge" in payload else payload["value"]
-        if found.state is not None and after == before:
+        if found.state is not None and _sorted(after) == _sorted(before):
             return Foreseen([now, "nothing would change", *words], False)
         becomes = f"it becomes {text(after)}"
     rules = (
@@ -177,6 +183,11 @@ def _foresee_deletion(desk: VerbDesk, form: StateDeletionForm) -> Foreseen:
         lines.append(f"entries of its collections, which are deleted too: {entries}")
     lines.append("the key begins again with the defaults of its type; its timers stay")
     return Foreseen([*lines, *words])
+
+
+def _sorted(state: Any) -> bytes:
+    """For a comparison: to Python, true equals 1."""
+    return msgspec.json.encode(state, order="sorted")
 
 
 def _plain(found: KeyStatus) -> Any:
@@ -230,42 +241,23 @@ def _due(inspection: Inspection, pipeline: str, form: OneTimerForm, key: Key) ->
     return due_of_timer(inspection.connection, pipeline, name, key, (form.kind, form.tag))
 
 
-def _foresee_firing(desk: VerbDesk, form: OneTimerForm) -> Foreseen:
-    return _foresee_timer(desk, form, fires=True)
-
-
-def _foresee_cancelling(desk: VerbDesk, form: OneTimerForm) -> Foreseen:
-    return _foresee_timer(desk, form, fires=False)
-
-
 # -- the verbs -----------------------------------------------------------------------------------
 
 
-def _set_state(desk: VerbDesk, actor: Actor, form: StateChangeForm) -> Asked:
-    return _ask(desk, actor, "set_state", form)
-
-
-def _delete_state(desk: VerbDesk, actor: Actor, form: StateDeletionForm) -> Asked:
-    return _ask(desk, actor, "delete_state", form)
-
-
-def _cancel_timer(desk: VerbDesk, actor: Actor, form: OneTimerForm) -> Asked:
-    return _ask(desk, actor, "cancel_timer", form)
-
-
-def _fire_timer(desk: VerbDesk, actor: Actor, form: OneTimerForm) -> Asked:
-    return _ask(desk, actor, "fire_timer", form)
-
-
 SET_STATE = Verb(
-    "set_state", "Change the state", StateChangeForm, _foresee_state, _set_state, STATE_LABELS
+    "set_state",
+    "Change the state",
+    StateChangeForm,
+    _foresee_state,
+    partial(_ask, verb="set_state"),
+    STATE_LABELS,
 )
 DELETE_STATE = Verb(
     "delete_state",
     "Delete the state",
     StateDeletionForm,
     _foresee_deletion,
-    _delete_state,
+    partial(_ask, verb="delete_state"),
     {**STEP_AND_KEY, **CONDITION},
     is_final=True,
 )
@@ -273,8 +265,8 @@ CANCEL_TIMER = Verb(
     "cancel_timer",
     "Cancel the timer",
     OneTimerForm,
-    _foresee_cancelling,
-    _cancel_timer,
+    partial(_foresee_timer, fires=False),
+    partial(_ask, verb="cancel_timer"),
     TIMER_LABELS,
     is_final=True,
 )
@@ -282,8 +274,8 @@ FIRE_TIMER = Verb(
     "fire_timer",
     "Fire the timer now",
     OneTimerForm,
-    _foresee_firing,
-    _fire_timer,
+    partial(_foresee_timer, fires=True),
+    partial(_ask, verb="fire_timer"),
     TIMER_LABELS,
     is_final=True,
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel.core.codec import shown
 from millwheel.core.quantities import count_of
 from millwheel.core.typed_values import key_of, typed_json
 from millwheel.errors import UsageError
@@ -16,6 +17,8 @@ from millwheel.store.console.asking import ITEM, Actor, LetterFilter, MatchedLet
 from millwheel.store.console.kept_letters import DeadLetterEntry
 from millwheel.ui.pages.letters_page import letter_filter
 from millwheel.ui.verb import Asked, Foreseen, FormField, Further, Verb, VerbDesk
+
+NUMBER = re.compile("[0-9]{1,18}")
 
 WHICH = {
     "ids": FormField("numbers", hint="of dead letters, separated by commas or spaces"),
@@ -51,8 +54,8 @@ def _required(form: WhichLetters, verb: str) -> LetterFilter:
 
 def _numbers(text: str) -> list[int]:
     found = re.split(r"[,\s]+", text.strip(", \t\r\n"))
-    if not all(part.isdecimal() for part in found):
-        raise UsageError(f"numbers {text!r}: give numbers of dead letters, as in 12, 13")
+    if not all(map(NUMBER.fullmatch, found)):
+        raise UsageError(f"numbers {shown(text)}: give numbers of dead letters, as in 12, 13")
     return list(map(int, found))
 
 
@@ -229,24 +232,25 @@ def _foresee_discard(desk: VerbDesk, form: DiscardedLetters) -> Foreseen:
     wanted = _discarded(form)
     with desk.asking() as asking:
         matched = asking.match(wanted)
-        parked = asking.parked(matched.ids)
+        of_owners = len(asking.letters_of_owners(matched.ids))
     _require_found(desk, wanted, matched)
     going = len(matched.ids) - matched.retried
     suggested = {} if not matched.ids else {"up_to": str(matched.ids[-1])}
-    lines = list(_of_a_discard(matched, going, parked))
+    lines = list(_of_a_discard(matched, going, of_owners))
     return Foreseen(lines, going > 0, suggested, _copies(form))
 
 
-def _of_a_discard(matched: MatchedLetters, going: int, parked: int) -> Iterator[str]:
+def _of_a_discard(matched: MatchedLetters, going: int, of_owners: int) -> Iterator[str]:
     yield matched.number()
     if going:
         yield f"deletes {count_of(going, 'dead letter')} for good"
     if matched.retried:
         yield f"being retried: {matched.retried:,} of them, which stay"
-    if parked:
+    if of_owners:
         yield (
-            f"of parked keys: {parked:,} of them; the owners of the keys are asked to delete "
-            "them, and the next records of these keys have their turn"
+            f"of parked keys, or with a retry that was withdrawn and may have begun: {of_owners:,} "
+            "of them. The owners of the keys are asked to delete them: a retry that has begun is "
+            "done all the same, and after a letter of a parked key the next records have their turn"
         )
 
 
@@ -268,7 +272,7 @@ def _discard(desk: VerbDesk, actor: Actor, form: DiscardedLetters) -> Asked:
         matched = asking.match(wanted)
         _require_found(desk, wanted, matched)
         gone = asking.discard(actor, matched.ids)
-        batch, count = asking.discard_parked(actor, matched.ids)
+        batch, count = asking.discard_by_owners(actor, matched.ids)
         if not gone and not count:
             stay = f"; {matched.retried:,} are being retried, and stay" if matched.retried else ""
             raise UsageError(f"nothing was discarded: {matched.number()}{stay}")
@@ -305,10 +309,10 @@ class SetAsideItem(msgspec.Struct, frozen=True):
 
 
 def _require_item(form: SetAsideItem) -> None:
-    if form.key is None and not form.item.isdecimal():
+    if form.key is None and not NUMBER.fullmatch(form.item):
         raise UsageError(
-            f"{form.item!r} is no number of a row. For a record or timer of a computation fill in "
-            "its key as well"
+            f"{shown(form.item)} is no number of a row. For a record or timer of a computation "
+            "fill in its key as well"
         )
     if form.key is not None and not ITEM.fullmatch(form.item):
         raise UsageError(
@@ -322,7 +326,7 @@ def _foresee_aside(desk: VerbDesk, form: SetAsideItem) -> Foreseen:
         inspection.require_current(desk.pipeline)
         kinds = {
             name: one.kind
-            for one in inspection.status(desk.pipeline).computations
+            for one in inspection.placed(desk.pipeline).computations
             for name in (one.name, one.label)
         }
     wanted = "injector" if form.key is None else "computation"

@@ -20,12 +20,13 @@ WITH tail AS MATERIALIZED (
     SELECT t.kind, t.tag, t.due, t.hold, t.set_at FROM tail AS t WHERE t.due IS NOT NULL
 )
 SELECT m.kind, m.tag, m.due, {micros_to_time}(m.due)::text, {micros_to_time}(m.hold)::text,
-       {micros_to_time}(m.set_at)::text, (SELECT count(*) FROM merged)
-FROM (
+       {micros_to_time}(m.set_at)::text, c.timers
+FROM (SELECT count(*) AS timers FROM merged) AS c
+LEFT JOIN (
     SELECT * FROM merged AS g
     WHERE %(due_after)s::bigint IS NULL
        OR (g.due, g.kind, g.tag) > (%(due_after)s::bigint, %(kind_after)s, %(tag_after)s)
     ORDER BY g.due, g.kind, g.tag
     LIMIT %(limit)s::bigint + 1 OFFSET %(skip)s
-) AS m
+) AS m ON true
 ORDER BY m.due, m.kind, m.tag

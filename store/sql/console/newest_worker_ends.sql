@@ -1,4 +1,4 @@
--- With what errors workers have ended, the same ones together, the newest first.
+-- The errors with which workers have ended, the same ones together, the newest first.
 SELECT
     max(e.at)::text, min(e.at)::text, count(*), extract(epoch FROM clock_timestamp() - max(e.at))::float8,
     (array_agg(e.worker ORDER BY e.id DESC))[1]::text, (array_agg(e.host ORDER BY e.id DESC))[1],

@@ -1,5 +1,6 @@
--- Timers that are due and have not fired, by step and kind, and what each waits for; of each step and kind, those that have
--- been due for longest, up to a limit.
+-- Timers that are due and have not fired, by step and kind, and what each waits for; how many of them are folded; and the
+-- longest time for which one has been due, NULL at the end of event time. Of each step and kind the first folded ones are read
+-- that are due in any interval, up to a limit; those that are not due in their own are early.
 WITH intervals AS MATERIALIZED (
     SELECT k.computation, k.slot_from, k.slot_to, l.input_watermark, w.id IS NOT NULL AS is_owned
     FROM {key_interval} AS k
@@ -20,7 +21,7 @@ WITH intervals AS MATERIALIZED (
     WHERE %(with_changes)s
     ORDER BY x.slot, x.computation, x.key, x.kind, x.tag, x.n DESC
 ), overdue AS (
-    SELECT c.computation, c.kind, d.slot, d.key, d.due
+    SELECT c.computation, c.kind, d.slot, d.key, d.due, true AS folded
     FROM clocks AS c
     CROSS JOIN LATERAL (
         SELECT s.slot, s.key, s.due FROM {timer} AS s
@@ -31,14 +32,16 @@ WITH intervals AS MATERIALIZED (
         LIMIT %(most_overdue)s::bigint
     ) AS d
     UNION ALL
-    SELECT c.computation, c.kind, x.slot, x.key, x.due
+    SELECT c.computation, c.kind, x.slot, x.key, x.due, false
     FROM clocks AS c
     JOIN tail AS x ON x.computation = c.computation AND x.kind = c.kind AND x.due <= c.clock
 )
-SELECT w.computation, w.kind, w.reason, count(*), min(w.due)
+SELECT w.computation, w.kind, w.reason, count(*), count(*) FILTER (WHERE w.folded),
+       max(w.clock - w.due) FILTER (WHERE w.clock < %(end_of_time)s)
 FROM (
-    SELECT o.computation, o.kind, o.due,
+    SELECT o.computation, o.kind, o.due, o.folded, CASE o.kind WHEN 'wall' THEN %(now)s::bigint ELSE i.input_watermark END AS clock,
            CASE
+               WHEN o.kind = 'watermark' AND o.due > i.input_watermark THEN 'early'
                WHEN NOT i.is_owned THEN 'unowned'
                WHEN EXISTS (
                    SELECT FROM {dead_letter} AS d
@@ -48,7 +51,6 @@ FROM (
            END AS reason
     FROM overdue AS o
     JOIN intervals AS i ON i.computation = o.computation AND i.slot_from <= o.slot AND o.slot < i.slot_to
-    WHERE o.kind = 'wall' OR o.due <= i.input_watermark
 ) AS w
 GROUP BY w.computation, w.kind, w.reason
 ORDER BY w.computation, w.kind, w.reason

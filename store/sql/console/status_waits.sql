@@ -1,4 +1,4 @@
--- What waits beside the records: requests of operators, and the removal of dead rows for the oldest snapshot.
+-- Waits beside those of records: requests of operators, and the removal of dead rows for the oldest snapshot.
 SELECT r.requests, r.seconds AS request_seconds, s.seconds AS snapshot_seconds
 FROM (
     SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(greatest(asked_at, due_at))), 0)::float8

@@ -1,4 +1,4 @@
--- Notes with what error a worker has ended, and deletes all but the newest ones.
+-- Notes the error with which a worker has ended, and deletes all but the newest ones.
 WITH noted AS (
     INSERT INTO {worker_end} (at, worker, host, pid, kind, error, computation, item, key, partition)
     VALUES (

@@ -1,0 +1,368 @@
+"""``millwheel savepoint``, ``savepoints``, ``fork`` and ``restore``: copies of a pipeline."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from millwheel.cli.command import command, group
+from millwheel.cli.fitted_tables import Fit, print_table
+from millwheel.cli.opened_store import opened
+from millwheel.cli.operator_desk import actor
+from millwheel.cli.options import ChangeOptions, CommonOptions, Json, OptionGroup, PipelineName, Yes
+from millwheel.cli.printing import confirm, print_json, print_result, seconds_text, tell
+from millwheel.cli.terminal import moves_cursor
+from millwheel.core.quantities import byte_text, count_of, short_duration
+from millwheel.errors import UsageError
+from millwheel.store.console import administration
+from millwheel.store.copies.copying import MadeCopy
+from millwheel.store.copies.forks import fork as make_fork
+from millwheel.store.copies.progress import CopyProgress, Show
+from millwheel.store.copies.restoring import (
+    DeliveredSince,
+    ForeseenRestore,
+    Restored,
+    foresee_restore,
+)
+from millwheel.store.copies.restoring import restore as restore_pipeline
+from millwheel.store.copies.savepoints import (
+    Savepoint,
+    drop_savepoint,
+    find_savepoint,
+    list_savepoints,
+    make_savepoint,
+    savepoint_name,
+)
+
+LINE_SECONDS = 5.0
+"""Without a terminal, a line of progress each so often."""
+
+app = typer.Typer()
+savepoints = group(app, "savepoints")
+
+Label = Annotated[
+    str, typer.Argument(metavar="LABEL", help="Its name among those of the pipeline.")
+]
+SavepointName = Annotated[str, typer.Argument(metavar="PIPELINE@LABEL")]
+
+
+@command(
+    app,
+    examples=[
+        "millwheel savepoint shop before-march --keep 14d",
+        "millwheel savepoint shop nightly --keep 36h --yes  # from cron",
+    ],
+)
+def savepoint(
+    pipeline: PipelineName,
+    label: Label,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long to keep it, as 36h or 14d; then the next savepoint of the pipeline "
+            "drops it. Default: until `millwheel savepoints drop`.",
+        ),
+    ] = None,
+    yes: Yes = False,
+    *,
+    change: ChangeOptions,
+    common: CommonOptions,
+) -> None:
+    """Copy a pipeline as it is at this moment, while it runs."""
+    keep_until = None if keep is None else datetime.now(UTC) + _time(keep)
+    with opened(common) as presence:
+        _confirm_size(presence.url, pipeline, sure=yes)
+        with _shown_progress() as show:
+            made, dropped = make_savepoint(
+                presence.url,
+                pipeline,
+                label,
+                keep_until=keep_until,
+                actor=actor(change.reason),
+                show=show,
+            )
+    result = {**made._asdict(), "keep_until": keep_until, "dropped": dropped}
+    print_result(result, _savepoint_lines(made, keep_until, dropped), as_json=change.as_json)
+
+
+def _savepoint_lines(
+    made: MadeCopy, keep_until: datetime | None, dropped: list[str]
+) -> Iterator[str]:
+    yield from _copy_lines("savepoint", made)
+    until = "until you drop it" if keep_until is None else f"until {_moment(keep_until)}"
+    yield f"kept {until}: millwheel savepoints drop {made.name}"
+    if made.restore_point is not None:
+        yield f"restore point of the server: {made.name} at {made.restore_point}"
+    for name in dropped:
+        yield f"dropped {name}: its time was over"
+
+
+@dataclass(frozen=True)
+class ForkOptions(OptionGroup):
+    label: Annotated[
+        str | None,
+        typer.Option("--from", metavar="LABEL", help="A savepoint. Default: as it is now."),
+    ] = None
+    deliver: Annotated[
+        bool,
+        typer.Option(
+            "--deliver",
+            help="Let its sinks write to Kafka, files and other systems, as those of the original "
+            "do.",
+        ),
+    ] = False
+
+
+@command(
+    app,
+    examples=[
+        "millwheel fork shop --as shop2",
+        "millwheel fork shop --as shop2 --from before-march",
+    ],
+)
+def fork(
+    pipeline: PipelineName,
+    name: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="The name of the copy, a pipeline.")
+    ],
+    yes: Yes = False,
+    *,
+    options: ForkOptions,
+    change: ChangeOptions,
+    common: CommonOptions,
+) -> None:
+    """Copy a pipeline to another name, to run beside it from the same positions."""
+    label, deliver = options.label, options.deliver
+    origin = pipeline if label is None else savepoint_name(pipeline, label)
+    with opened(common) as presence:
+        if label is None:
+            _confirm_size(presence.url, pipeline, sure=yes)
+        with _shown_progress() as show:
+            made = make_fork(
+                presence.url,
+                origin,
+                name,
+                withholds=not deliver,
+                actor=actor(change.reason),
+                show=show,
+            )
+    lines = [
+        *_copy_lines("fork", made),
+        "it withholds what would leave the store" if not deliver else "its sinks deliver",
+        f"next: millwheel run MODULE:PIPELINE --as {name}",
+    ]
+    print_result(made._asdict(), lines, as_json=change.as_json)
+
+
+def _copy_lines(kind: str, made: MadeCopy) -> Iterator[str]:
+    yield (
+        f"{kind} {made.name} of {made.origin} at {_moment(made.copied_at)}: {made.rows:,} rows, "
+        f"{byte_text(made.bytes)}"
+    )
+    for text in made.left_out:
+        yield f"not copied: {text}"
+
+
+@command(
+    savepoints, "list", examples=["millwheel savepoints list", "millwheel savepoints list shop"]
+)
+def list_(
+    pipeline: Annotated[
+        str | None, typer.Argument(metavar="PIPELINE", help="Default: all pipelines.")
+    ] = None,
+    as_json: Json = False,
+    *,
+    common: CommonOptions,
+) -> None:
+    """List savepoints with their disk space, the newest first."""
+    with opened(common) as presence:
+        found = list_savepoints(presence.url, pipeline)
+    if as_json:
+        print_json({"savepoints": found})
+    elif not found:
+        tell("there is no savepoint; make one with millwheel savepoint PIPELINE LABEL")
+    else:
+        print_table(
+            ["savepoint", "at", "size", "generation", "low watermark", "kept until"],
+            [
+                [
+                    one.name,
+                    _moment(one.at),
+                    byte_text(one.bytes),
+                    str(one.generation),
+                    seconds_text(one.low_watermark),
+                    _kept(one),
+                ]
+                for one in found
+            ],
+            Fit(("low watermark", "generation")),
+        )
+
+
+@command(savepoints, "show", examples=["millwheel savepoints show shop@before-march"])
+def show(name: SavepointName, as_json: Json = False, *, common: CommonOptions) -> None:
+    """Show one savepoint."""
+    with opened(common) as presence:
+        found = find_savepoint(presence.url, name)
+    lines = [
+        f"savepoint {found.name}: pipeline {found.pipeline} at {_moment(found.at)}",
+        f"code of generation {found.generation}, low watermark {seconds_text(found.low_watermark)}",
+        f"{byte_text(found.bytes)} on disk, kept until {_kept(found)}",
+        f"restore point of the server: {found.restore_point or 'none'}",
+        f'look into it: millwheel sql, with "{found.name}" as the schema',
+    ]
+    print_result(found, lines, as_json=as_json)
+
+
+@command(savepoints, "drop", examples=["millwheel savepoints drop shop@before-march"])
+def drop(
+    name: SavepointName, yes: Yes = False, *, change: ChangeOptions, common: CommonOptions
+) -> None:
+    """Drop a savepoint, and free its disk space."""
+    with opened(common) as presence:
+        found = find_savepoint(presence.url, name)
+        size = byte_text(found.bytes)
+        confirm(f"dropping {name} deletes it for good ({size})", f"Drop {name} ({size})?", sure=yes)
+        drop_savepoint(presence.url, name, actor=actor(change.reason))
+    print_result(found, [f"dropped {name}: {size} are free again"], as_json=change.as_json)
+
+
+@command(
+    app,
+    examples=[
+        "millwheel restore shop before-march --reason 'a wrong price list'",
+        "millwheel restore shop replaced-1 --confirm shop  # back again, in a script",
+    ],
+)
+def restore(
+    pipeline: PipelineName,
+    label: Label,
+    confirm_name: Annotated[
+        str | None,
+        typer.Option("--confirm", metavar="PIPELINE", help="Its name again, to ask nothing."),
+    ] = None,
+    *,
+    change: ChangeOptions,
+    common: CommonOptions,
+) -> None:
+    """Bring a pipeline back to a savepoint. Its workers start over by themselves."""
+    name = savepoint_name(pipeline, label)
+    with opened(common) as presence:
+        foreseen = foresee_restore(presence.url, name)
+        _confirm_restore(foreseen, confirm_name)
+        with _shown_progress() as show:
+            made = restore_pipeline(presence.url, name, actor=actor(change.reason), show=show)
+    print_result(made._asdict(), _restored_lines(made), as_json=change.as_json)
+
+
+def _confirm_restore(foreseen: ForeseenRestore, name: str | None) -> None:
+    savepoint = foreseen.savepoint
+    pipeline = savepoint.pipeline
+    if name is not None and name != pipeline:
+        raise UsageError(f"--confirm {name}: the pipeline is {pipeline!r}. Nothing was changed")
+    if name is None:
+        for line in _delivered_lines(foreseen.delivered):
+            tell(line, "warning", err=True)
+    losses = f"all that {pipeline!r} has done since {_moment(savepoint.at)} is undone in its tables"
+    confirm(
+        f"{losses}; confirm with --confirm {pipeline}", f"{losses}. Restore it?", sure=bool(name)
+    )
+    if name is None and typer.prompt("Its name once more", err=True) != pipeline:
+        raise UsageError("that is another name: nothing was changed")
+
+
+def _restored_lines(made: Restored) -> Iterator[str]:
+    yield f"restored {made.pipeline} as it was at {_moment(made.at)}: {made.rows:,} rows"
+    yield f"as it was until now: {made.replaced}, kept until {_moment(made.keep_until)}"
+    yield from _delivered_lines(made.delivered)
+    if made.sent_again:
+        yield f"{count_of(made.sent_again, 'record')} sent since wait again"
+    if made.not_sent_again:
+        yield (
+            f"up to {count_of(made.not_sent_again, 'record')} were sent since to inboxes and "
+            "processed: they are not there again. Send them once more; their ids are free"
+        )
+    if made.sessions:
+        yield "its workers start over"
+
+
+def _delivered_lines(delivered: list[DeliveredSince]) -> Iterator[str]:
+    for one in delivered:
+        yield (
+            f"left the store since: bundles {one.first} to {one.last} of {one.sink}, scope "
+            f"{one.scope}"
+        )
+
+
+def _kept(one: Savepoint) -> str:
+    if one.keep_until is None:
+        return "dropped"
+    return f"{_moment(one.keep_until)}{' (over)' if one.is_expired else ''}"
+
+
+def _moment(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _confirm_size(url: str, pipeline: str, *, sure: bool) -> None:
+    """Ask before much disk is taken: the server does not say how much it has."""
+    _, size = administration.schema_size(url, pipeline)
+    if size >= ASKED_BYTES:
+        confirm(
+            f"the copy takes about {byte_text(size)} of the server's disk",
+            f"The copy takes about {byte_text(size)} of the server's disk. Make it?",
+            sure=sure,
+        )
+
+
+ASKED_BYTES = 1 << 30
+
+_TIME = re.compile(r"(\d{1,6})(s|min|h|d)\Z")
+_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+
+
+def _time(text: str) -> timedelta:
+    found = _TIME.match(text)
+    if found is None:
+        raise UsageError(f"--keep {text}: give a time as 30min, 36h or 14d")
+    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+
+
+@contextlib.contextmanager
+def _shown_progress() -> Iterator[Show]:
+    """One line that is drawn over on a terminal, a line each few seconds otherwise."""
+    draws = moves_cursor(sys.stderr)
+    told = time.monotonic()
+
+    def show(progress: CopyProgress) -> None:
+        nonlocal told
+        if draws:
+            sys.stderr.write(f"\r\x1b[K{_progress_text(progress)}")
+            sys.stderr.flush()
+        elif time.monotonic() - told >= LINE_SECONDS:
+            told = time.monotonic()
+            tell(_progress_text(progress), err=True)
+
+    try:
+        yield show
+    finally:
+        if draws:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _progress_text(progress: CopyProgress) -> str:
+    left = progress.seconds_left
+    return (
+        f"{progress.share:.0%} · {progress.rows:,} rows · {byte_text(progress.bytes)} · "
+        f"{progress.table}" + ("" if left is None else f" · {short_duration(left)} left")
+    )

@@ -1,0 +1,1 @@
+"""Copies of pipelines: savepoints and forks (decision 86)."""

@@ -1,0 +1,2 @@
+-- Gives the planner figures of a new table.
+ANALYZE {table}

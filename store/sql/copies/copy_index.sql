@@ -1,0 +1,2 @@
+-- Builds an index.
+CREATE {unique} INDEX {called} ON {table} {rest}

@@ -1,0 +1,2 @@
+-- Makes a table one of the buckets of its parent.
+ALTER TABLE {table} INHERIT {parent}

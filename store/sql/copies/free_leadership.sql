@@ -1,0 +1,2 @@
+-- No worker leads a copy.
+UPDATE {leader} SET worker = NULL, lease_until = '-infinity'
