@@ -22,7 +22,12 @@ from millwheel.store.compare.comparison import (
     PipelineComparison,
     verdict_on,
 )
-from millwheel.store.compare.pipeline_place import PipelinePlace, place_of, same_place
+from millwheel.store.compare.pipeline_place import (
+    PipelinePlace,
+    are_copies,
+    place_of,
+    same_place,
+)
 from millwheel.store.compare.row_pages import (
     BoundedReading,
     RowCounts,
@@ -400,7 +405,7 @@ class _Comparing:
         return _Rule(text, True, below=below), entries[0].final(below, max(lows))
 
     def _timers(self, steps: Sequence[str]) -> Iterator[ComparedPart]:
-        is_copy = self._same and self._a.moment == self._b.moment
+        is_copy = are_copies(self._a, self._b)
         rules: dict[str, _Rule] = {}
         last: list[int | None] = []
         for step in steps:

@@ -51,13 +51,20 @@ class PipelinePlace:
     steps: Mapping[str, StepMark]
     positions: Mapping[tuple[str, str], tuple[Any, ...]]
     """By injector and partition."""
-    moment: tuple[Any, ...]
-    """Equal in two copies that have both committed nothing since."""
+    origin: str | None
+    """The pipeline or savepoint that it was copied from."""
+    commits: str | None
+    """The last commit of each interval, with its logical time; None: there is none."""
     has_pending: bool
     on_spark: int | None
     """The low watermark of the query that runs it on Spark."""
     nodes: Mapping[str, Mapping[str, Any]]
     """Descriptions in the stored graph (`millwheel.graph.node.Node.describe`)."""
+
+    @property
+    def family(self) -> set[str]:
+        """The pipelines that it is, and that it comes from."""
+        return {name.partition("@")[0] for name in (self.name, self.origin or self.name)}
 
     @property
     def is_complete(self) -> bool:
@@ -141,15 +148,24 @@ def place_of(connection: psycopg.Connection[Any], pipeline: str) -> PipelinePlac
     latest = {"latest_commits": "latest_commits"}
     spark = rows("spark_mark")
     moments = rows("stored_moment", **latest)
+    origin, commits = moments[0] if moments else (None, None)
     return PipelinePlace(
         pipeline,
         {name: StepMark(kind, *rest) for name, kind, *rest in rows("stored_marks", **latest)},
         {(name, source): tuple(rest) for name, source, *rest in rows("stored_positions", **latest)},
-        moments[0] if moments else (),
+        origin,
+        commits,
         rows("has_pending", pending_productions="pending_productions")[0][0],
         spark[0][0] if spark else None,
         stored_nodes(connection, pipeline),
     )
+
+
+def are_copies(a: PipelinePlace, b: PipelinePlace) -> bool:
+    """Whether one is a copy of the other, or both are copies of one pipeline, and neither has
+    committed since."""
+    are_related = not a.family.isdisjoint(b.family)
+    return are_related and a.commits is not None and a.commits == b.commits
 
 
 def same_place(a: PipelinePlace, b: PipelinePlace) -> tuple[bool, str]:
@@ -158,7 +174,7 @@ def same_place(a: PipelinePlace, b: PipelinePlace) -> tuple[bool, str]:
         return True, "both are complete"
     if not (a.steps or b.steps):
         return True, "neither has begun"
-    if a.moment == b.moment:
+    if are_copies(a, b):
         return True, "one is a copy of the other, and neither has committed since"
     if a.on_spark is not None or b.on_spark is not None:
         return False, "a pipeline on Spark has its place in Spark"

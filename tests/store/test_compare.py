@@ -28,7 +28,8 @@ from millwheel.store.compare import (
 )
 from millwheel.store.console.migrate import migrate
 from millwheel.store.console.roles import make_roles
-from millwheel.store.postgres.schema import metadata
+from millwheel.store.copies.forks import fork
+from millwheel.store.copies.savepoints import make_savepoint
 from millwheel.testing import inject
 from millwheel.testing.script import Script, ScriptStep
 from millwheel.windows import Pane, Tumbling
@@ -269,14 +270,13 @@ async def test_the_same_place_is_found_by_positions_and_watermarks(shops: Shops)
 
 async def test_a_copy_is_at_the_same_place_with_its_wall_timers(shops: Shops) -> None:
     await shops.run(BLUE, 200, keep_open=True)
-    migrate(shops.url, GREEN)
-    for table in metadata.sorted_tables:
-        shops.query(f"INSERT INTO green.{table.name} OVERRIDING SYSTEM VALUE "
-                    f"SELECT * FROM blue.{table.name} ON CONFLICT DO NOTHING")  # fmt: skip
-    found = shops.compare()
-    assert "a copy of the other" in found.place
-    assert found.only_in_a == ["table balance", "table line", "table per_minute"]
-    assert part(found, "timers of add_up").compared == 2 * ACCOUNTS
+    fork(shops.url, BLUE, GREEN)
+    make_savepoint(shops.url, GREEN, "one")
+    for a, b in ((BLUE, GREEN), (GREEN, "green@one")):
+        found = shops.compare(a, b)
+        assert found.verdict == "equal"
+        assert "a copy of the other" in found.place
+        assert part(found, "timers of add_up").compared == 2 * ACCOUNTS
     shops.fold(GREEN)
     shops.query(
         "UPDATE green.timer SET due = due + 1 WHERE kind = 'wall' AND key = '\"account 3\"'"
@@ -721,10 +721,12 @@ async def test_a_reader_of_both_may_compare_and_no_other(shops: Shops) -> None:
 
 
 async def test_a_savepoint_is_compared_like_a_pipeline(shops: Shops) -> None:
-    await shops.run(BLUE, 60)
-    await shops.run(GREEN, 60)
-    shops.query('ALTER SCHEMA green RENAME TO "blue@before"')
-    assert shops.compare(BLUE, "blue@before").verdict == "equal"
+    await shops.run(BLUE, 60, keep_open=True)
+    make_savepoint(shops.url, BLUE, "before")
+    await shops.run(BLUE, 300, keep_open=True)
+    found = shops.compare(BLUE, "blue@before", tables=["per_minute"])
+    assert (found.verdict, found.same_place) == ("undecided", False), "no window has ended"
+    assert found.parts[0].left_out_a == 4 * ACCOUNTS
     shops.query("""UPDATE "blue@before".alembic_version SET version_num = '0019'""")
     with pytest.raises(
         SchemaBehind, match=r"'blue@before' .* 0019.*No command migrates a savepoint"
