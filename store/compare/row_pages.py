@@ -263,14 +263,14 @@ def _bounds(name: str, values: Sequence[str] | None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SharedSteps:
-    """Steps of both pipelines whose states or timers are compared: a list of each of their
+    """Steps of both pipelines, of which states or timers are compared: a list for each of their
     properties."""
 
     names: list[str]
     ids_a: list[int]
     ids_b: list[int]
     first: list[int | None]
-    """Of states: the first start of a window whose entry is compared; None: all are."""
+    """Of states: the first start of windows with entries that are compared; None: all are."""
     last: list[int | None]
     """Of states the last one. Of timers: those due then or later are left out."""
 
