@@ -37,6 +37,7 @@ COMMANDS = {
     "worker": ("worker_command", "Run one of several workers that share a pipeline.", RUN),
     "pause": ("operator_commands", "Stop injectors from reading.", RUN),
     "resume": ("operator_commands", "Let paused injectors continue where they stopped.", RUN),
+    "outputs": ("outputs_command", "Let a pipeline write outside the store, or not.", RUN),
     "doctor": (
         "doctor_command",
         "Check the store, this machine and a pipeline before a worker starts.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from millwheel.errors import DeployRefused, GraphError
 from millwheel.graph.node import OnFailure
 from millwheel.graph.submitted import Submitted
-from millwheel.pipeline import Pipeline
+from millwheel.pipeline import Pipeline, copied
 from millwheel.store.port import Store
 from millwheel.store.port.queries import StoredQueries, SubmittedQuery
 from millwheel.streams import Stream
@@ -101,8 +100,7 @@ class QueriedPipeline:
         """
         for stream, facts in self._facts.items():
             stream.facts = facts
-        pipeline = copy.copy(self.code)
-        pipeline.nodes, pipeline.sinks = dict(pipeline.nodes), list(pipeline.sinks)
+        pipeline = copied(self.code)
         graph = pipeline.graph()
         aliases: dict[str, Stream[Any]] = {}
         found: list[QueriedStep] = []

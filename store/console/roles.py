@@ -32,6 +32,7 @@ from millwheel.store.postgres.statements import TABLES, Statements, composed, te
 OPERATOR = {
     "request": "INSERT, UPDATE (outcome, settled_at)",
     "computation": "UPDATE (paused)",
+    "pipeline": "UPDATE (withholds)",
     "dead_letter": "DELETE, UPDATE (attempts)",
 }
 """Rights of an operator besides those of a reader. `retry` locks letters, which takes the right to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,7 +12,9 @@ from typer.testing import CliRunner, Result
 
 from millwheel.cli.main import app
 from millwheel.store.console.migrate import migrate
+from tests.support.shells import Shell
 from tests.support.store_sites import Schema
+from tests.support.terminals import Terminal
 
 pytestmark = pytest.mark.newest
 
@@ -88,6 +91,14 @@ def test_texts_of_strangers_do_not_reach_the_terminal_as_they_are(pair: Pair) ->
     done = pair.diff()
     assert "\x1b" not in done.stdout
     assert "\\x1b[2Jx\\ny" in done.stdout
+
+
+def test_a_terminal_shows_the_part_that_is_compared(pair: Pair, tmp_path: Path) -> None:
+    done = Terminal(80).run(Shell(tmp_path, pair.url, "blue"), "diff", "blue", "green")
+    assert done.code == 0
+    assert "table prices: 30 rows compared" in done.raw
+    assert not [line for line in done.screen.lines if "rows compared" in line], "it is drawn over"
+    assert " table prices |   30 |         0 |          0 |      0 |        0" in done.screen.lines
 
 
 @pytest.mark.parametrize(

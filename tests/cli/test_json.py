@@ -127,6 +127,7 @@ def test_commands_print_one_document(shell: Shell) -> None:
     run("pause", "wheel", paused=True, changed=["lines_injector"], workers=0)
     run("resume", "wheel lines_injector", paused=False, unchanged=[])
     assert run("log")[0]["verb"] == "resume"
+    run("outputs", "wheel off --yes", outputs="off", changed=True, workers=0)
     run("savepoint", "wheel one --keep 1d", name="wheel@one", origin="wheel", dropped=[])
     assert [one["name"] for one in run("savepoints list")["savepoints"]] == ["wheel@one"]
     run("savepoints show", "wheel@one", pipeline="wheel", label="one", is_expired=False)

@@ -153,6 +153,16 @@ async def test_records_that_were_sent_since_wait_again(schema: Schema) -> None:
     assert found.sent_again + found.not_sent_again >= 10
     assert found.sent_again >= 5
     assert not send(19), "its id is known, since its record waits again"
+    text = """
+    SELECT (SELECT min(sequencer) FROM wheel.key_interval),
+        (SELECT max(sequencer) FROM "wheel@replaced-1".key_interval),
+        (SELECT value ->> 'payments' FROM wheel.state_of('add_up', '0')),
+        (SELECT value ->> 'payments' FROM "wheel@replaced-1".state_of('add_up', '0'))
+    """
+    with psycopg.connect(schema.url) as connection:
+        ((least, greatest, *payments),) = connection.execute(text).fetchall()
+    assert least > greatest, "no commit of before passes the fence"
+    assert payments == ["10", "15"], "functions read the tables of their own schema"
     async with live(Run(pipeline(Inbox()), schema.url)) as running:
         await until(lambda: sums(schema)[0] == 10 + found.sent_again, running)
         for number in range(10, 15):

@@ -157,7 +157,9 @@ def fork(
             )
     lines = [
         *_copy_lines("fork", made),
-        "it withholds what would leave the store" if not deliver else "its sinks deliver",
+        f"it withholds what would leave the store; to let it: millwheel outputs {name} on"
+        if not deliver
+        else "its sinks deliver",
         f"next: millwheel run MODULE:PIPELINE --as {name}",
     ]
     print_result(made._asdict(), lines, as_json=change.as_json)
