@@ -385,14 +385,12 @@ def _count(
         by_step[part].add(kind, *rest)
         if kind not in ("equal", "left out"):
             different.add(part)
-    wanted = [part for part in sorted(different) if len(by_step[part].rows) < MOST_ROWS]
-    if not wanted:
-        return
-    more = {**params, "parts": wanted, "most": MOST_ROWS}
-    for part, *row in reading.rows("differing_pairs", more, of_pairs, whole=whole):
+    for part in sorted(different):
         rows = by_step[part].rows
         if len(rows) < MOST_ROWS:
-            rows.append(_row(row, shown.keys, shown.values))
+            more = {**params, "part": part, "most": MOST_ROWS - len(rows)}
+            found = reading.rows("differing_pairs", more, of_pairs, whole=whole)
+            rows += [_row(row, shown.keys, shown.values) for row in found]
 
 
 def _row(found: Sequence[Any], keys: Sequence[str], values: Sequence[str]) -> DifferingRow:

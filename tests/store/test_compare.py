@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -747,3 +748,20 @@ def test_mistakes_are_refused(shops: Shops) -> None:
     shops.query("UPDATE green.alembic_version SET version_num = '0019'")
     with pytest.raises(SchemaBehind, match="millwheel migrate green"):
         shops.compare()
+
+
+@pytest.mark.soak
+def test_memory_and_disk_of_a_comparison_do_not_grow_with_the_tables(shops: Shops) -> None:
+    rows = (
+        "INSERT INTO t SELECT n * 7919 % 3000000, n % 100, 'note ' || n % 1000 "
+        "FROM generate_series(0::bigint, 2999999) AS n"
+    )
+    shops.tables("t (id bigint PRIMARY KEY, v int, note text)", rows)
+    shops.query("UPDATE green.t SET v = -1 WHERE id % 3 = 0")
+    ((name,),) = shops.query("SELECT current_database()")
+    shops.query(f"ALTER DATABASE {name} SET temp_file_limit = 0")  # any file is an error
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = part(shops.compare(), "table t")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert (found.compared, found.differing, len(found.rows)) == (3_000_000, 1_000_000, 20)
+    assert grown < 10_000, "kB"
