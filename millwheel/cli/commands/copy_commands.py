@@ -26,13 +26,13 @@ from millwheel.store.console import administration
 from millwheel.store.copies.copying import MadeCopy
 from millwheel.store.copies.forks import fork as make_fork
 from millwheel.store.copies.progress import CopyProgress, Show
-from millwheel.store.copies.restoring import (
+from millwheel.store.copies.replacing import (
     DeliveredSince,
     ForeseenRestore,
     Restored,
     foresee_restore,
 )
-from millwheel.store.copies.restoring import restore as restore_pipeline
+from millwheel.store.copies.replacing import restore as restore_pipeline
 from millwheel.store.copies.savepoints import (
     Savepoint,
     drop_savepoint,
