@@ -5,6 +5,7 @@ They add the unfolded tail to the current tables (I15).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -68,11 +69,17 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
     refuse_lookalikes(connection, schema)
+    for statement in view_statements(schema):
+        connection.execute(statement)
+
+
+def view_statements(schema: str) -> Iterator[str]:
+    """Texts that install the functions and views, some of several statements."""
     names: dict[str, sql.Composable] = {
         name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)
     }
     names["schema_name"] = sql.Literal(schema)
     for view in reversed(VIEWS):
-        connection.execute(composed("drop_view", view=names[view]))
+        yield composed("drop_view", view=names[view])
     for name in (*FUNCTIONS, *VIEWS, KEY_FUNCTIONS):
-        connection.execute(composed(f"views/{name}", **names))
+        yield composed(f"views/{name}", **names)

@@ -19,11 +19,8 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreError, StoreUnavailable, UsageError
-from millwheel.store.console.inspection import Inspection
-from millwheel.store.console.snapshot import CONNECT_SECONDS, translated
 from millwheel.store.console.views import install_views
 from millwheel.store.copies.layout import (
     Definitions,
@@ -32,15 +29,9 @@ from millwheel.store.copies.layout import (
     layout_of,
     set_path,
 )
+from millwheel.store.copies.origins import EMPTY, LOCK_SECONDS, Origin, origin_at_one_moment
 from millwheel.store.copies.progress import CopyCount, Show, show_nothing
-from millwheel.store.postgres import session
 from millwheel.store.postgres.statements import Statements, composed, text_of
-from millwheel.store.postgres.translation import unreached
-
-SIGN = "@"
-"""Between pipeline and label in the name of a savepoint: no pipeline has it in its name."""
-
-LOCK_SECONDS = 10
 
 CHUNK_BLOCKS = 8192
 """Blocks that one statement copies, 64 MiB: progress is shown in between."""
@@ -50,9 +41,6 @@ ANALYZED_BLOCKS = 100
 
 LAST_BLOCK = 4_294_967_295
 """The greatest number of a block."""
-
-EMPTY = frozenset({"incarnation", "peer_secret", "worker", "worker_end"})
-"""Tables that begin empty in a copy: they are about the processes that run the origin."""
 
 
 class CopyMarks(NamedTuple):
@@ -81,10 +69,6 @@ class MadeCopy(NamedTuple):
     """Objects of users that the copy has not, in words."""
 
 
-def is_savepoint(name: str) -> bool:
-    return SIGN in name
-
-
 def copy_pipeline(
     url: str, origin: str, name: str, marks: CopyMarks, show: Show = show_nothing
 ) -> MadeCopy:
@@ -96,43 +80,12 @@ def copy_pipeline(
         StoreError: this login may not do that, or the disk is full; nothing was made.
         StoreUnavailable: another session holds a table of the origin for long.
     """
-    with _connected(url) as connection:
-        _require_copyable(connection, origin)
-        tables = [
-            table for (table,) in connection.execute(text_of("list_tables"), {"schema": origin})
-        ]
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        with connection.transaction(), _explained(connection, origin, name):
-            return _Copying(connection, origin, name, marks, show).run(tables)
+    with origin_at_one_moment(url, origin, _explained(origin, name)) as found:
+        return _Copying(found, name, marks, show).run()
 
 
 @contextlib.contextmanager
-def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
-    try:
-        connection = session.connect(
-            make_conninfo(url, application_name="millwheel copy", connect_timeout=CONNECT_SECONDS),
-            {
-                "search_path": "",
-                "timezone": "UTC",
-                "lock_timeout": f"{LOCK_SECONDS}s",
-                "jit": "off",
-            },
-        )
-    except psycopg.Error as error:
-        raise unreached(error) from error
-    with contextlib.closing(connection), translated():
-        yield connection
-
-
-def _require_copyable(connection: psycopg.Connection[Any], origin: str) -> None:
-    inspection = Inspection(connection)
-    inspection.require_owners(origin)
-    if not inspection.labels(origin):
-        raise UsageError(f"{origin!r} was never run: there is nothing to copy")
-
-
-@contextlib.contextmanager
-def _explained(connection: psycopg.Connection[Any], origin: str, name: str) -> Iterator[None]:
+def _explained(origin: str, name: str) -> Iterator[None]:
     """Errors of the server in words."""
     try:
         yield
@@ -161,22 +114,14 @@ def _explained(connection: psycopg.Connection[Any], origin: str, name: str) -> I
 class _Copying:
     """One copy, inside its transaction."""
 
-    def __init__(
-        self,
-        connection: psycopg.Connection[Any],
-        origin: str,
-        name: str,
-        marks: CopyMarks,
-        show: Show,
-    ) -> None:
-        self._connection = connection
-        self._origin, self._name = origin, name
+    def __init__(self, origin: Origin, name: str, marks: CopyMarks, show: Show) -> None:
+        self._connection = origin.connection
+        self._origin, self._name = origin.name, name
+        self._copied_at = origin.at
         self._marks, self._show = marks, show
-        self._definitions = Definitions(origin, name)
-        self._statements = Statements(name)
+        self._definitions = Definitions(origin.name, name)
 
-    def run(self, tables: list[str]) -> MadeCopy:
-        copied_at = self._take_snapshot(tables)
+    def run(self) -> MadeCopy:
         restore_point = self._mark_in_wal()
         self._make_schema()
         layout = layout_of(self._connection, self._origin)
@@ -187,33 +132,22 @@ class _Copying:
                 self._copy_rows(table, progress)
         self._finish_tables(layout, progress)
         self._make_code(layout)
-        self._own(copied_at, restore_point)
+        row = OwnRow(self._name, self._origin, self._copied_at, restore_point)
+        own_copy(self._connection, row, self._marks)
         return MadeCopy(
             self._name,
             self._origin,
-            copied_at,
+            self._copied_at,
             restore_point,
             progress.rows,
-            self._size(),
+            size_of(self._connection, self._name),
             layout.left_out,
         )
-
-    def _take_snapshot(self, tables: list[str]) -> datetime:
-        """Locks first: a table that is dropped after the snapshot would be empty in it. Returns the
-        moment that the copy shows: of a savepoint the same as that shows."""
-        names = sql.SQL(", ").join(sql.Identifier(self._origin, table) for table in tables)
-        self._connection.execute(composed("lock_for_reading", tables=names))
-        origin = sql.Identifier(self._origin, "pipeline")
-        found: datetime = self._connection.execute(
-            composed("shown_moment", pipeline=origin), {"is_savepoint": is_savepoint(self._origin)}
-        ).fetchall()[0][0]
-        return found
 
     def _mark_in_wal(self) -> str | None:
         if not self._marks.has_restore_point:
             return None
-        found: str | None = self._one("make_restore_point", name=self._name)
-        return found
+        return mark_in_wal(self._connection, self._name)
 
     def _make_schema(self) -> None:
         """From here on all is done as the owner of the origin's tables."""
@@ -284,29 +218,6 @@ class _Copying:
             relation = sql.Identifier(self._name, name)
             self._run(composed("own_relation", relation=relation, role=sql.Identifier(role)))
 
-    def _own(self, copied_at: datetime, restore_point: str | None) -> None:
-        marks = self._marks
-        self._connection.execute(
-            self._statements.get("own_copy"),
-            {
-                "name": self._name,
-                "origin": self._origin,
-                "copied_at": copied_at,
-                "keep_until": marks.keep_until,
-                "restore_point": restore_point,
-                "withholds": marks.withholds,
-            },
-        )
-        self._connection.execute(self._statements.get("free_intervals"))
-        self._connection.execute(self._statements.get("free_leadership"))
-        if not marks.takes_requests:
-            self._connection.execute(self._statements.get("forget_open_requests"))
-
-    def _size(self) -> int:
-        row = self._connection.execute(text_of("schema_size"), {"schema": self._name}).fetchone()
-        assert row is not None
-        return int(row[1])
-
     def _one(self, statement: str, /, **params: Any) -> Any:
         row = self._connection.execute(text_of(statement), params or None).fetchone()
         assert row is not None
@@ -315,3 +226,41 @@ class _Copying:
     def _run(self, *statements: str) -> None:
         for statement in statements:
             self._connection.execute(statement)
+
+
+# -- parts that copies in other stores and in files have too ---------------------------------------
+
+
+class OwnRow(NamedTuple):
+    """Columns of the copy's row of `pipeline`, besides the marks."""
+
+    name: str
+    origin: str
+    copied_at: datetime
+    restore_point: str | None = None
+
+
+def own_copy(connection: psycopg.Connection[Any], row: OwnRow, marks: CopyMarks) -> None:
+    """Make rows that were copied those of a pipeline of its own, which nobody has run."""
+    statements = Statements(row.name)
+    connection.execute(
+        statements.get("own_copy"),
+        {**row._asdict(), "keep_until": marks.keep_until, "withholds": marks.withholds},
+    )
+    connection.execute(statements.get("free_intervals"))
+    connection.execute(statements.get("free_leadership"))
+    if not marks.takes_requests:
+        connection.execute(statements.get("forget_open_requests"))
+
+
+def mark_in_wal(connection: psycopg.Connection[Any], name: str) -> str | None:
+    """Position of the restore point; None: this login may not make one, or the server cannot."""
+    row = connection.execute(text_of("make_restore_point"), {"name": name}).fetchone()
+    return None if row is None else row[0]
+
+
+def size_of(connection: psycopg.Connection[Any], schema: str) -> int:
+    """Bytes of tables and indexes."""
+    row = connection.execute(text_of("schema_size"), {"schema": schema}).fetchone()
+    assert row is not None
+    return int(row[1])

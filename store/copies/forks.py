@@ -7,7 +7,8 @@ from millwheel.errors import GraphError, UsageError
 from millwheel.store.console.administration import transaction
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import list_pipelines
-from millwheel.store.copies.copying import SIGN, CopyMarks, MadeCopy, copy_pipeline, is_savepoint
+from millwheel.store.copies.copying import CopyMarks, MadeCopy, copy_pipeline
+from millwheel.store.copies.origins import SIGN, is_savepoint
 from millwheel.store.copies.progress import Show, show_nothing
 from millwheel.store.copies.savepoints import find_savepoint
 

@@ -13,8 +13,9 @@ from psycopg import sql
 from millwheel.errors import UsageError
 from millwheel.services.run import Run
 from millwheel.store.console.inspection import inspect
-from millwheel.store.copies.copying import EMPTY, CopyMarks, copy_pipeline
+from millwheel.store.copies.copying import CopyMarks, copy_pipeline
 from millwheel.store.copies.layout import layout_of
+from millwheel.store.copies.origins import EMPTY
 from tests.support.store_sites import Schema
 from tests.support.visit_files import pipeline, write
 
