@@ -20,7 +20,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from millwheel.errors import UsageError
+from millwheel.errors import StoreError, StoreUnavailable, UsageError
 from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.snapshot import CONNECT_SECONDS, translated
 from millwheel.store.postgres import session
@@ -86,6 +86,23 @@ def origin_at_one_moment(
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with connection.transaction(), explained:
             yield Origin(connection, name, _take_snapshot(connection, name, tables))
+
+
+@contextlib.contextmanager
+def reading_explained(origin: str) -> Iterator[None]:
+    """Errors of the origin's server in words, for copies that make nothing there."""
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise StoreUnavailable(
+            f"another session has held a table of {origin!r} for {LOCK_SECONDS} s: a deploy, or a "
+            "migration. Nothing was made; try again"
+        ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise StoreError(
+            f"this login may not read all of {origin!r}: {str(error).strip()}. It takes the role "
+            f"that owns the schema (DATABASE_{origin.partition(SIGN)[0]}_owner). Nothing was made"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,2 @@
+-- Lets a sequence of a copy go on from there.
+SELECT pg_catalog.setval({sequence}::regclass, {value}, {is_called})
