@@ -18,6 +18,7 @@ from tests.support.visit_files import pipeline, write
 
 pytestmark = pytest.mark.newest
 
+
 async def test_a_copy_has_all_that_its_origin_has(schema: Schema, tmp_path: Path) -> None:
     await run(schema, tmp_path)
     with psycopg.connect(schema.url, autocommit=True) as connection:
