@@ -95,7 +95,7 @@ def place_of(text: str) -> FilePlace:
     try:
         files, path = url_to_fs(text)
     except (ImportError, ValueError) as error:  # the package of this kind of store is missing
-        raise UsageError(f"{_redacted(text)} cannot be used: {error}") from error
+        raise UsageError(f"{_redacted(text)} cannot be used: {error}") from None
     return ObjectPlace(files, path, _redacted(text))
 
 
