@@ -26,7 +26,7 @@ test: setup ## run the tests
 	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadgroup --max-worker-restart=0 $(ARGS)
 
 quick: setup ## run the unit tests: no server, no Spark, no process
-	@MILLWHEEL_QUICK_TESTS=1 $(VENV_PYTHON) -m pytest -n logical --maxprocesses=4 -m "not soak and not process" tests/unit $(ARGS)
+	@$(VENV_PYTHON) -m pytest -n logical --maxprocesses=4 -m "not soak and not process" tests/unit $(ARGS)
 
 sim: setup ## whole clusters on virtual time, from seeds, for a minute; shrinks failures
 	@$(VENV_PYTHON) -m tests.sim $(ARGS)

@@ -13,6 +13,7 @@ from bench import (
     before,
     cells,
     commits,
+    copies,
     evolving,
     growth,
     hot,
@@ -229,6 +230,13 @@ async def _pages(url: str, directory: Path, options: Options) -> Any:
     )
 
 
+async def _copies(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await copies.measure(
+        url, directory, states=copies.STATES // (20 if quick else 1), rounds=1 if quick else 3
+    )
+
+
 async def _parked(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await parked.measure(url, pairs=1 if quick else 5, seconds=6 if quick else 20)
@@ -321,6 +329,7 @@ PARTS: dict[str, Part] = {
     "cells": _cells,
     "slow": _slow,
     "pages": _pages,
+    "copies": _copies,
     "parked": _parked,
     "snapshot": _snapshot,
     "memory": _memory,
@@ -349,6 +358,7 @@ DEFAULT = tuple(
     not in (
         "aggregates",
         "before",
+        "copies",
         "evolving",
         "instructions",
         "kafka",

@@ -92,9 +92,10 @@ class BundleId:
     closed_at: int = field(default=0, compare=False, repr=False)
     """When it was closed, microseconds since 1970 by the worker's clock."""
     inherited: int = field(default=0, compare=False, repr=False)
-    """The last number of the scopes that this one came from. If the external database has this
-    number or a lower one, it is of a former scope with the same id, which the pipeline's own
-    database has lost."""
+    """The last number of the scopes that this one came from, or that was withheld
+    (``docs/howto/run/forks.md``). If the external database has this number or a lower one, it lacks
+    nothing: it is of a former scope with the same id, which the pipeline's own database has lost,
+    or of a time before."""
     refused: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
     """Records left out because an earlier call refused them: the reason, by place in the bundle."""
 

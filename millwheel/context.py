@@ -494,6 +494,14 @@ class BundleContext(Context[S, T]):
         """
         return await self._call.owner.store_id()
 
+    def own_name(self, name: str) -> str:
+        """A name that is given in code, for use in other systems.
+
+        A fork, and code that runs under another name (``--as``), get another one, with the
+        pipeline's name at its end: they run the same code (``docs/howto/run/forks.md``).
+        """
+        return self._call.owner.own_name(name)
+
     def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:
         super().produce(stream, value, self._call.latest if timestamp is None else timestamp)
 

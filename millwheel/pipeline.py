@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -74,9 +75,7 @@ class Pipeline:
     """
 
     def __init__(self, name: str, *, settings: Settings | None = None) -> None:
-        self.name = check_name(name, "pipeline")
-        if name.startswith("pg_") or name in ("public", "information_schema"):
-            raise GraphError(f"{name!r} cannot name a pipeline: Postgres reserves that schema name")
+        self.name = self.name_in_code = _checked_name(name)
         self.settings = check_settings(name, settings)
         self.nodes: dict[str, Node] = {}
         self._identified: dict[str, tuple[Stream[Any], Callable[[Any], Key]]] = {}
@@ -392,11 +391,25 @@ class Pipeline:
     def _layout(self, state_type: Any, owner: str) -> StateLayout[Any]:
         return StateLayout(state_type, owner=owner, limit=self.settings.max_state_bytes)
 
+    def named(self, name: str) -> Pipeline:
+        """The same code as a pipeline with another name, so with data of its own.
+
+        ```python
+        fork = pipeline.named("shop2")
+        assert (fork.name, pipeline.name) == ("shop2", "shop")
+        ```
+
+        Both share their sinks, which keep connections: run one of them in a process.
+        """
+        made = copied(self)
+        made.name, made._graph = _checked_name(name), None
+        return made
+
     @property
     def bounded(self) -> bool:
         """Whether all sources, and so event time, have an end."""
-        injections = [node.injection for node in self.nodes.values()]
-        return all(injection is None or injection.source.bounded for injection in injections)
+        nodes = self.nodes.values()
+        return all(node.injection is None or node.injection.source.bounded for node in nodes)
 
     def graph(self) -> Graph:
         """The checked graph.
@@ -410,6 +423,7 @@ class Pipeline:
             for stream, use in self.sinks:
                 self._attach(nodes, stream, use)
             self._graph = Graph(self.name, nodes.values(), self.aggregates.values())
+            self._graph.name_in_code = self.name_in_code
             for stream in self._graph.streams.values():
                 stream.codec = Codec(
                     stream.value_type,
@@ -449,6 +463,22 @@ class Pipeline:
         assert node.computation is not None
         node.layout = self._layout(node.computation.state_type, node.name)
         nodes[node.name] = node
+
+
+def copied(pipeline: Pipeline) -> Pipeline:
+    """The pipeline as it is now: a change of one does not change the other."""
+    made = copy.copy(pipeline)
+    made.nodes, made.sinks = dict(pipeline.nodes), list(pipeline.sinks)
+    made.aggregates = dict(pipeline.aggregates)
+    made._identified = dict(pipeline._identified)
+    return made
+
+
+def _checked_name(name: str) -> str:
+    check_name(name, "pipeline")
+    if name.startswith("pg_") or name in ("public", "information_schema"):
+        raise GraphError(f"{name!r} cannot name a pipeline: Postgres reserves that schema name")
+    return name
 
 
 def _is_owned(stream: Stream[Any], use: SinkUse) -> bool:

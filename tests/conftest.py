@@ -13,7 +13,6 @@ import itertools
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from millwheel.store.console.migrate import migrate
 from millwheel.store.embedded import binaries, lifecycle, server_files
 from millwheel.store.port import Store
 from tests.sim.site import SimulatedSite
-from tests.support.servers import VERSIONS, programs_of, quick_directory, served
+from tests.support.servers import VERSIONS, programs_of, reachable_directory, served
 from tests.support.store_sites import MemorySite, PostgresSite, Schema, Site
 
 _numbers = itertools.count(1)
@@ -165,6 +164,7 @@ class NamingFailures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is collected: nothing of that is garbage
     if not hasattr(config, "workerinput"):  # in a process of xdist there is no terminal
         config.pluginmanager.register(NamingFailures(config))
 
@@ -194,6 +194,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -210,8 +211,7 @@ def log_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[Callable[[int], str]]:
     """Gives the URL of a throw-away server of a major version; skips where there is none."""
-    root = Path(tempfile.mkdtemp(prefix="millwheel-tests-", dir=quick_directory()))
-    root.chmod(0o755)
+    root = reachable_directory("millwheel-tests-")
     urls: dict[int, str] = {}
 
     def url(version: int) -> str:
@@ -232,6 +232,16 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
     for version in urls:
         embedded.remove(root / str(version))
     shutil.rmtree(root)
+
+
+@pytest.fixture
+def reachable_path() -> Iterator[Path]:
+    """As `tmp_path`, for a test that makes stores in it; they are removed at the end."""
+    path = reachable_directory("millwheel-stores-")
+    yield path
+    for record in list(path.glob(f"**/{server_files.RECORD}")):
+        embedded.remove(record.parent)
+    shutil.rmtree(path)
 
 
 @pytest.fixture(scope="session")

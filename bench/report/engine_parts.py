@@ -356,6 +356,26 @@ def pages(found: Found) -> Section:
     )
 
 
+def copies(found: Found) -> Section:
+    """A fork of a large pipeline, and a savepoint of it under load."""
+    return Section(
+        f"Copies of a pipeline of {found['bytes'] / 1e9:.1f} GB",
+        [
+            Ratio(
+                "fork / CREATE TABLE AS with its indexes, seconds", found["ratio"], "at most 1.5"
+            ),
+            Ratio("rate during a savepoint / before", found["load_rate_ratio"], "at least 0.8"),
+            Ratio("p99 of a bundle during it / before", found["load_p99_ratio"], "at most 2"),
+        ],
+        [
+            Table(
+                ("fork, seconds", "savepoint under load, seconds", "records/s before"),
+                [(found["seconds"], found["load_seconds"], found["load_rate_before"])],
+            )
+        ],
+    )
+
+
 def watched(found: Found) -> Section:
     """A pipeline with open pages beside one without."""
     return Section(

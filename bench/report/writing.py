@@ -27,6 +27,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "state-rows": engine_parts.state_rows,
     "looks": engine_parts.looks,
     "pages": engine_parts.pages,
+    "copies": engine_parts.copies,
     "watched": engine_parts.watched,
     "commits": engine_parts.commits,
     "seen": engine_parts.seen,

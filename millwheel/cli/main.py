@@ -37,6 +37,7 @@ COMMANDS = {
     "worker": ("worker_command", "Run one of several workers that share a pipeline.", RUN),
     "pause": ("operator_commands", "Stop injectors from reading.", RUN),
     "resume": ("operator_commands", "Let paused injectors continue where they stopped.", RUN),
+    "outputs": ("outputs_command", "Let a pipeline write outside the store, or not.", RUN),
     "doctor": (
         "doctor_command",
         "Check the store, this machine and a pipeline before a worker starts.",
@@ -82,6 +83,11 @@ COMMANDS = {
     "fork": (
         "copy_commands",
         "Copy a pipeline to another name, to run beside it from the same positions.",
+        COPY,
+    ),
+    "restore": (
+        "copy_commands",
+        "Bring a pipeline back to a savepoint.",
         COPY,
     ),
     "spark": ("spark_commands", "Run a pipeline or its aggregates on Spark.", SPARK),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from millwheel.errors import UsageError
+
 if TYPE_CHECKING:
+    from millwheel.pipeline import Pipeline
     from millwheel.services.endpoint import Endpoint
     from millwheel.services.ingesting import IngestOptions
     from millwheel.store.address import StoreAddress
@@ -28,6 +32,17 @@ Target = Annotated[
         metavar="MODULE:PIPELINE",
         help="For example examples.flights:pipeline. The current directory is searched first.",
         autocompletion=_targets,
+    ),
+]
+AS = "MILLWHEEL_AS"
+
+OtherName = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="NAME",
+        help="Name of the pipeline, if it is not the one in the code: a fork has another. Default: "
+        "$MILLWHEEL_AS if set.",
     ),
 ]
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of the pipeline.")]
@@ -91,6 +106,52 @@ class CommonOptions(OptionGroup):
         from millwheel.store.address import StoreAddress  # slow to import, and `--help` is not
 
         return StoreAddress.parse(self.store)
+
+
+@dataclass(frozen=True)
+class CodeOptions(OptionGroup):
+    """The code of a pipeline, and the pipeline that it is for."""
+
+    target: Target
+    other_name: OtherName = None
+
+    def load(self) -> Pipeline:
+        """Import the code, and give its pipeline the name that was asked for."""
+        from millwheel.cli.target import load_pipeline  # slow to import, and `--help` is not
+
+        return load_pipeline(self.target, self.name)
+
+    @property
+    def name(self) -> str | None:
+        """The name to run under; None: that in the code."""
+        return self.other_name or os.environ.get(AS) or None
+
+    @property
+    def words(self) -> str:
+        """The arguments of another command for the same code and pipeline."""
+        return " ".join([self.target, *self.options])
+
+    @property
+    def options(self) -> list[str]:
+        return [] if self.name is None else ["--as", self.name]
+
+
+def code_if_any(target: str, other_name: str | None) -> CodeOptions | None:
+    """The code of an argument MODULE:PIPELINE|NAME; None: it is a name.
+
+    Raises:
+        UsageError: it is a name, and another one is given.
+    """
+    from millwheel.cli.target import is_target  # slow to import
+
+    if is_target(target):
+        return CodeOptions(target, other_name)
+    if other_name is not None:
+        raise UsageError(
+            f"--as {other_name} renames the pipeline of code, and {target!r} is a name: give "
+            "MODULE:PIPELINE with --as, or a name alone"
+        )
+    return None
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
-from millwheel.sql.adding import add_queries
-from millwheel.sql.steps import Loop, QueryJoin
 
 SUFFIX = ".sql"
 
@@ -27,6 +25,8 @@ def pipeline_of(path: Path) -> Pipeline:
             f"the file {path.name!r} cannot name a pipeline; use lower case, digits and "
             "underscores, with a letter first"
         )
+    from millwheel.sql.adding import add_queries  # the compiler: slow to import
+
     pipeline = Pipeline(name)
     add_queries(pipeline, text, ())
     return pipeline
@@ -42,6 +42,8 @@ def text_of_file(path: Path) -> str:
 
 def sources(pipeline: Pipeline) -> dict[str, str]:
     """The Python that the queries of a pipeline became, by the names of their steps."""
+    from millwheel.sql.steps import Loop, QueryJoin  # the compiler: slow to import
+
     return {
         name: node.computation.source
         for name, node in pipeline.nodes.items()

@@ -63,6 +63,8 @@ def print_status(status: PipelineStatus, address: StoreAddress) -> None:
         tell("  no worker is running it", "warning")
     for end in status.ends:
         tell(f"  {in_words(end)}: {end.error}", "error")
+    if withheld := withheld_line(status):
+        tell(f"  {withheld}", "warning")
     labels = labels_of(status)
     for line in moving(status.intervals, labels):
         tell(f"  {line}")
@@ -136,6 +138,19 @@ def holders(status: PipelineStatus) -> list[str]:
         for one in status.computations
         if one.holder is not None and one.low_watermark != END_OF_TIME
     ]
+
+
+def withheld_line(status: PipelineStatus) -> str:
+    """Says that nothing leaves the store; empty: it does."""
+    outputs = status.outputs
+    if not outputs.withholds:
+        return ""
+    copy = "" if outputs.origin is None else f" (a copy of {outputs.origin})"
+    steps = ", ".join(outputs.steps) or "no step writes outside it"
+    return (
+        f"withholds what leaves the store{copy}: {steps}. To turn it on: millwheel outputs "
+        f"{status.name} on"
+    )
 
 
 def style_of(state: str) -> str:

@@ -24,24 +24,29 @@ def is_target(text: str) -> bool:
     return ":" in text or text.endswith(SUFFIX)
 
 
-def load_pipeline(target: str) -> Pipeline:
+def load_pipeline(target: str, name: str | None = None) -> Pipeline:
     """Import MODULE:PIPELINE, also from the current directory, and check its graph.
 
     PIPELINE is a `Pipeline`, or a function without arguments that returns one. A target that ends
     with ``.sql`` is a file.
+
+    Args:
+        name: the name to run it under; None: its own.
     """
-    if target.endswith(SUFFIX):
-        pipeline = pipeline_of(Path(target))
-        pipeline.graph()
-        return pipeline
+    pipeline = pipeline_of(Path(target)) if target.endswith(SUFFIX) else _imported(target)
+    if name is not None:
+        pipeline = pipeline.named(name)
+    pipeline.graph()
+    return pipeline
+
+
+def _imported(target: str) -> Pipeline:
     module_name, name = parts_of(target)
     module = _load_module(module_name, target)
     if not hasattr(module, name):
         message = f"module {module_name!r} has no {name!r}. {_offer(module)}"
         raise UsageError(with_suggestion(message, name, pipelines_of(module)))
-    pipeline = _make(getattr(module, name), module, target)
-    pipeline.graph()
-    return pipeline
+    return _make(getattr(module, name), module, target)
 
 
 def parts_of(target: str) -> tuple[str, str]:

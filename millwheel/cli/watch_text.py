@@ -18,6 +18,7 @@ from millwheel.cli.status_text import (
     rate_text,
     style_of,
     user_code,
+    withheld_line,
 )
 from millwheel.cli.terminal import styled
 from millwheel.core.quantities import byte_text, count_of, duration
@@ -102,6 +103,8 @@ def _pipeline(status: PipelineStatus, width: int | None) -> list[str]:
             width,
             Fit(WORKERS_DROPPED),
         ).lines(width)  # fmt: skip
+    if withheld := withheld_line(status):
+        shown += [styled(part, "warning") for part in sentence_lines(f"  {withheld}", width)]
     for line in moving(status.intervals, labels_of(status)):
         shown += sentence_lines(f"  {line}", width)
     for line in parked(status):

@@ -18,6 +18,7 @@ from millwheel.core.codec import Migration
 from millwheel.core.extractors import fingerprint
 from millwheel.core.model import SLOTS
 from millwheel.graph.labels import INJECTED, label_of
+from millwheel.graph.outside import leaves_store
 from millwheel.parking import Park
 from millwheel.sinks import SinkUse
 from millwheel.sources import GrowingSource, Source
@@ -102,6 +103,11 @@ class Node:
     @property
     def label(self) -> str:
         return label_of(self.name, self.describe())
+
+    @property
+    def leaves_store(self) -> bool:
+        """Whether it writes outside the store."""
+        return leaves_store(self.describe())
 
     @property
     def injected(self) -> str:

@@ -19,7 +19,7 @@ class Graph:
     def __init__(
         self, name: str, nodes: Iterable[Node], aggregates: Iterable[Aggregate] = ()
     ) -> None:
-        self.name = name
+        self.name = self.name_in_code = name
         self.submitted = NOTHING_SUBMITTED
         """Its queries that are in the store, and not in the code."""
         found = list(nodes)

@@ -98,7 +98,8 @@ class KafkaSink:
             at all: the records that come during a transaction make the next one.
         exactly_once: False: without transactions and positions; a crash repeats records.
         id_prefix: the beginning of the transactional ids and groups; by default of the pipeline and
-            its store. A copy of the store that writes to the same topic needs another one.
+            its store. A copy of the store that writes to the same topic needs another one; a fork
+            (``docs/howto/run/forks.md``) has its own by itself.
         positions_kept: how long the cluster keeps the position of a group without members
             (``offsets.retention.minutes``), at least.
         on_lost_commits: if Kafka has bundles that the store does not know, stop, or write their
@@ -134,6 +135,7 @@ class KafkaSink:
         self._maker = Messages(subject, key, encode, headers, timestamp)
         self._exactly_once = exactly_once
         self._prefix = id_prefix
+        self._is_given = id_prefix is not None
         self._kept = positions_kept
         self._on_lost_commits = on_lost_commits
         self._client: KafkaOutput | None = None
@@ -214,6 +216,8 @@ class KafkaSink:
         prefix = self._prefix
         if prefix is None:
             prefix = self._prefix = f"millwheel.{await ctx.store_id()}"
+        elif self._is_given:
+            prefix = ctx.own_name(prefix)
         return f"{prefix}.{self.topic}.{ctx.bundle_id.scope}"
 
     async def _has(self, bundle: BundleId, id_: str | None, now: int) -> bool:

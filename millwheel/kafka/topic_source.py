@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -77,7 +78,7 @@ class Kafka:
             stop, or ``"skip"`` them: one bad row stands for them, which `on_error` of `inject` must
             allow.
         group: stores the position every five seconds as the offset of this group, for tools that
-            show the lag.
+            show the lag. A fork stores none, and has a group of its own when its outputs are on.
 
     Raises:
         UsageError: an option does not fit.
@@ -127,6 +128,12 @@ class Kafka:
         self.idle_after = idle_after
         self.on_truncation = on_truncation
         self.group = group
+
+    def with_group(self, group: str | None) -> Kafka:
+        """The same source with another group."""
+        made = copy.copy(self)
+        made.group = group
+        return made
 
     def partitions(self) -> list[Partition]:
         return []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from millwheel.core.clock import Clock, SystemClock
@@ -23,7 +24,12 @@ from millwheel.runtime.network.peer_ports import Network
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.ownership.claiming import Claiming, Decide, LeaseGuard, Pauses
-from millwheel.runtime.ownership.deploying import connect_steps, deploy, log_changes, log_rekeyed
+from millwheel.runtime.ownership.deploying import (
+    connect_steps,
+    deploy,
+    log_changes,
+    log_rekeyed,
+)
 from millwheel.runtime.ownership.heartbeat import Heartbeat
 from millwheel.runtime.ownership.joining import (
     end_dead_workers,
@@ -31,6 +37,7 @@ from millwheel.runtime.ownership.joining import (
     hand_all_over,
     register,
 )
+from millwheel.runtime.ownership.own_outputs import log_withheld, writes_files
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.runtime.ownership.store_clock import StoreClock
 from millwheel.runtime.process.late_use import LateUses
@@ -38,7 +45,7 @@ from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.load import Process
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import end, unless
-from millwheel.runtime.restarts import Restarts
+from millwheel.runtime.restarts import OutputsSwitched, Restarts
 from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.source_tasks import SourceTasks
@@ -202,16 +209,26 @@ class Engine:
         address = "" if self._network is None else await self._listen(self._network, incarnation)
         deployment = await self._deploy()
         env.generation, env.rekeyed = deployment.generation, deployment.rekeyed
+        env.copied = deployment.copied
         log_changes(env, deployment)
         log_rekeyed(env, deployment)
+        log_withheld(env)
         first = deployment.is_first and not self._restarts.under_way
         await self.modes.number_bundles(incarnation, above=self._given, is_first=first)
         await register(env, self.lease, address)
         if self._network is None:
             await end_dead_workers(env, self.pipeline.name, take_over=self._take_over)
-        self.heartbeat = Heartbeat(env, self.lease, self.figures.load, self._store_clock.set)
+        self.heartbeat = Heartbeat(
+            env,
+            self.lease,
+            self.figures.load,
+            self._store_clock.set,
+            partial(self._restarts.wanted, OutputsSwitched()),
+        )
         env.spawn(self.heartbeat.run(), "heartbeat")  # claiming may take longer than a lease
         connect_steps(self.exchange.steps, env, deployment)
+        if writes_files(env):
+            env.file_owner = await env.store_id()
         self.publisher.connect()
         await self.lane.start()
         await self._take_intervals(deployment)

@@ -6,6 +6,7 @@ The engine makes a new `Environment` when it starts over, so that nothing forgot
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from millwheel.runtime.process.load import Process
 from millwheel.runtime.process.stamps import Stamps
 from millwheel.settings import Settings
 from millwheel.store.port import Store
+from millwheel.store.port.deploy import CopyState
 
 T = TypeVar("T")
 
@@ -130,10 +132,28 @@ class Environment:
         """0 before it has deployed."""
         self.rekeyed: frozenset[str] = frozenset()
         """Computations that may have had other keys for the same records under former code."""
+        self.copied = CopyState()
+        self.file_owner = ""
+        """The owner of part files (`store_id`); empty: it has none."""
         self.stopping = False
         self.store_wait: StoreWait | None = None
         self.processed = 0
         self.tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_beside(self) -> bool:
+        """See `CopyState.is_beside`."""
+        return self.copied.is_beside(self.graph.name, self.graph.name_in_code)
+
+    def own_name(self, name: str) -> str:
+        """A name of the code's for something outside the store, which is this pipeline's alone."""
+        return f"{name}.{self.graph.name}" if self.is_beside else name
+
+    async def store_id(self) -> str:
+        """The pipeline's name, and a text that distinguishes its store."""
+        secret = await self.patiently(self.store.peer_secret)
+        digest = hashlib.sha256(b"store id" + secret).hexdigest()
+        return f"{self.graph.name}.{digest[:12]}"
 
     def now(self) -> int:
         """Wall time in microseconds. Workers that share a pipeline use the store's, so that timers

@@ -1,17 +1,18 @@
-"""Starting over, when the store may have lost its newest commits (decision 40), or when its queries
-have changed (decision 81).
+"""Starting over, when the store may have lost its newest commits (decision 40), when its queries
+have changed (decision 81), or when outputs were turned on or off (decision 86).
 
 A worker's memory reflects commits: ACKs, sent productions, published watermarks, seen ids, cached
 state. After a crash of the server, or the promotion of a lagging standby, the store may be an
 earlier consistent cut. So the worker acts as after a crash of its own: it drops everything and
-starts from the store. A change of queries takes the same way, after a moment in which finished work
-is committed: the worker takes its intervals over from itself, with another graph.
+starts from the store. A change of queries or outputs takes the same way, after a moment in which
+finished work is committed: the worker takes its intervals over from itself.
 
 ::
 
-    running ──StoreWentBack, QueriesChanged──▶ dropping ──▶ forgotten ──▶ starting ──▶ running
-                                                  ▲                          │
-                                  the same, StoreUnavailable (with patience) ┘
+    running ──StoreWentBack, QueriesChanged, OutputsSwitched──▶ dropping ──▶ forgotten
+       ▲                                                           ▲             │
+       └────────────────────────── starting ◀──────────────────────┼─────────────┘
+                                       └─ the same, StoreUnavailable (with patience)
 
 The process, its worker id, its address and its probes stay.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from millwheel.core.backoff import Backoff
@@ -32,7 +34,13 @@ from millwheel.settings import Settings
 FINISH_SECONDS = 2.0
 """Longest wait for commits before queries are loaded; the rest of the work is done again."""
 
-Reason: TypeAlias = StoreWentBack | QueriesChanged | Fenced
+
+@dataclass(frozen=True)
+class OutputsSwitched:
+    """An operator has turned outputs on or off: no error."""
+
+
+Reason: TypeAlias = StoreWentBack | QueriesChanged | Fenced | OutputsSwitched
 """`Fenced`: a worker that is alone has lost an interval, which a dropped query explains."""
 
 
@@ -97,7 +105,9 @@ class Restarts:
         elif isinstance(reason, Fenced) and not await engine.are_queries_changed():
             raise reason
         else:
-            engine.log.info("loads_queries", intervals=len(engine.intervals))
+            switched = isinstance(reason, OutputsSwitched)
+            event = "outputs_switched" if switched else "loads_queries"
+            engine.log.info(event, intervals=len(engine.intervals))
             with suppress(TimeoutError):
                 await within(engine.clock, FINISH_SECONDS, engine.commit_finished_work())
         self.under_way = True

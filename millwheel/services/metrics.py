@@ -37,6 +37,7 @@ OWN = {
     "bloom_maybes": ("bloom_maybes", "Records looked up after a positive of the Bloom filter"),
     "dead_letters": ("dead_letters", "Records and timers that failed for good"),
     "bad_rows": ("bad_rows", "Input rows that could not be read"),
+    "withheld": ("withheld", "Records and lines for outside the store, dropped as outputs are off"),
 }  # fmt: skip
 """The engine's counters, with the metric's name and help text."""
 

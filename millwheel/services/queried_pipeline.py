@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 from millwheel.errors import DeployRefused, GraphError
 from millwheel.graph.node import OnFailure
 from millwheel.graph.submitted import Submitted
-from millwheel.pipeline import Pipeline
-from millwheel.sql.adding import add_submitted, streams_of
+from millwheel.pipeline import Pipeline, copied
 from millwheel.store.port import Store
 from millwheel.store.port.queries import StoredQueries, SubmittedQuery
 from millwheel.streams import Stream
@@ -58,9 +56,9 @@ class QueriedPipeline:
     """Adds queries to copies of a pipeline, which itself stays as it is."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        pipeline.graph()
+        streams = pipeline.graph().streams.values()
         self.code = pipeline
-        self._facts = {stream: stream.facts for stream in streams_of(pipeline).values()}
+        self._facts = {stream: stream.facts for stream in streams}
         """Those by queries of the code itself; queries of the store may add some."""
         self._known: tuple[int, Pipeline] | None = None
 
@@ -102,12 +100,14 @@ class QueriedPipeline:
         """
         for stream, facts in self._facts.items():
             stream.facts = facts
-        pipeline = copy.copy(self.code)
-        pipeline.nodes, pipeline.sinks = dict(pipeline.nodes), list(pipeline.sinks)
+        pipeline = copied(self.code)
         graph = pipeline.graph()
         aliases: dict[str, Stream[Any]] = {}
         found: list[QueriedStep] = []
         for query in queries:
+            # Its import takes 0.12 s, which a worker without queries need not spend.
+            from millwheel.sql.adding import add_submitted
+
             try:
                 written = add_submitted(
                     pipeline, query.text, aliases, query.avoided, on_error=ON_ERROR

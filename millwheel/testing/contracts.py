@@ -325,6 +325,9 @@ class _Context:
     async def store_id(self) -> str:
         return "check_sink.000000000000"
 
+    def own_name(self, name: str) -> str:
+        return name
+
 
 async def _deliver(
     sink: BundleSink,

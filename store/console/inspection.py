@@ -27,6 +27,7 @@ from millwheel.store.console.kept_letters import KeptLetters
 from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
 from millwheel.store.console.one_key import FIRST_PART, KeyPart, KeyStatus, look_at_key
+from millwheel.store.console.outputs import OutputStatus, output_status
 from millwheel.store.console.request_log import RequestLog
 from millwheel.store.console.snapshot import (
     begin_snapshot,
@@ -296,6 +297,8 @@ class PipelineStatus(msgspec.Struct):
     orphaned: list[OrphanedState] = msgspec.field(default_factory=list)
     """State that no code reads any more."""
     waits: WaitsStatus = WaitsStatus()
+    outputs: OutputStatus = OutputStatus()
+    """Of what it is a copy, and whether anything of it leaves the store."""
     on_spark: SparkQueryStatus | None = None
     """If it runs on Spark; then computations and intervals show how the engine has left them."""
 
@@ -433,6 +436,7 @@ class Inspection:
         status.at = time_text(now)
         labels = self.labels(pipeline)
         status.deployed = bool(labels)
+        status.outputs = output_status(self.connection, pipeline)
         for checkpoint, batch, low_watermark, age, counters in self._rows("status_spark", pipeline):
             status.on_spark = SparkQueryStatus(
                 checkpoint, batch, time_text(low_watermark), age, counters

@@ -27,12 +27,12 @@ from psycopg import sql
 from millwheel.errors import StoreError
 from millwheel.store.console.administration import transaction
 from millwheel.store.console.views import NAMES, VIEWS
-from millwheel.store.postgres.schema import metadata
-from millwheel.store.postgres.statements import Statements, composed, text_of
+from millwheel.store.postgres.statements import TABLES, Statements, composed, text_of
 
 OPERATOR = {
     "request": "INSERT, UPDATE (outcome, settled_at)",
     "computation": "UPDATE (paused)",
+    "pipeline": "UPDATE (withholds)",
     "dead_letter": "DELETE, UPDATE (attempts)",
 }
 """Rights of an operator besides those of a reader. `retry` locks letters, which takes the right to
@@ -45,7 +45,7 @@ WORKER = {
 """Rights of a worker on tables in which it may not change rows at will: the log of operators, and
 the version."""
 
-OWNED = {*metadata.tables, *VIEWS, "alembic_version"}
+OWNED = {*TABLES, *VIEWS, "alembic_version"}
 """Relations that belong to the owner, those of buckets with their parents. All others are made by
 workers, but for the sequence of numbers: its owner also gets all that workers make
 (`Deploy.run`)."""

@@ -12,8 +12,7 @@ import psycopg
 from psycopg import sql
 
 from millwheel.errors import StoreError
-from millwheel.store.postgres.schema import metadata
-from millwheel.store.postgres.statements import composed, text_of
+from millwheel.store.postgres.statements import TABLES, composed, text_of
 
 FUNCTIONS = ("functions", "slot_of", "send", "bucket_functions")
 """Files of functions, which are replaced in place: that keeps grants."""
@@ -78,9 +77,20 @@ def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
 def view_statements(schema: str) -> Iterator[str]:
     """Texts that make the functions and views of a schema without views, some of several
     statements."""
-    names: dict[str, sql.Composable] = {
-        name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)
-    }
-    names["schema_name"] = sql.Literal(schema)
     for name in (*FUNCTIONS, *VIEWS, KEY_FUNCTIONS):
-        yield composed(f"views/{name}", **names)
+        yield composed(f"views/{name}", **_names(schema))
+
+
+def install_functions(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Replace the functions of a schema that has got another name, which stands in their texts;
+    views follow their tables."""
+    refuse_lookalikes(connection, schema)
+    for name in (*FUNCTIONS, KEY_FUNCTIONS):
+        connection.execute(composed(f"views/{name}", **_names(schema)))
+
+
+def _names(schema: str) -> dict[str, sql.Composable]:
+    relations = (*TABLES, *VIEWS, *NAMES)
+    found: dict[str, sql.Composable] = {name: sql.Identifier(schema, name) for name in relations}
+    found["schema_name"] = sql.Literal(schema)
+    return found

@@ -21,6 +21,7 @@ import psycopg
 from psycopg import sql
 
 from millwheel.errors import StoreError, StoreUnavailable, UsageError
+from millwheel.store.console.administration import transaction
 from millwheel.store.console.views import install_views
 from millwheel.store.copies.layout import (
     Definitions,
@@ -29,7 +30,7 @@ from millwheel.store.copies.layout import (
     layout_of,
     set_path,
 )
-from millwheel.store.copies.origins import EMPTY, LOCK_SECONDS, Origin, origin_at_one_moment
+from millwheel.store.copies.origins import EMPTY, LOCK_SECONDS, origin_at_one_moment
 from millwheel.store.copies.progress import CopyCount, Show, show_nothing
 from millwheel.store.postgres.statements import Statements, composed, text_of
 
@@ -80,12 +81,18 @@ def copy_pipeline(
         StoreError: this login may not do that, or the disk is full; nothing was made.
         StoreUnavailable: another session holds a table of the origin for long.
     """
-    with origin_at_one_moment(url, origin, _explained(origin, name)) as found:
-        return _Copying(found, name, marks, show).run()
+    with origin_at_one_moment(url, origin, explained(origin, name)) as found:
+        return Copying(found.connection, origin, name, marks, show).run(found.at)
+
+
+def drop_copy(url: str, name: str) -> None:
+    """`StoreUnavailable` while another session reads it."""
+    with transaction(url) as connection:
+        connection.execute(composed("drop_schema", schema=sql.Identifier(name)))
 
 
 @contextlib.contextmanager
-def _explained(origin: str, name: str) -> Iterator[None]:
+def explained(origin: str, name: str) -> Iterator[None]:
     """Errors of the server in words."""
     try:
         yield
@@ -111,48 +118,50 @@ def _explained(origin: str, name: str) -> Iterator[None]:
         ) from error
 
 
-class _Copying:
-    """One copy, inside its transaction."""
+class Copying:
+    """One copy, inside a transaction of the caller."""
 
-    def __init__(self, origin: Origin, name: str, marks: CopyMarks, show: Show) -> None:
-        self._connection = origin.connection
-        self._origin, self._name = origin.name, name
-        self._copied_at = origin.at
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        origin: str,
+        name: str,
+        marks: CopyMarks,
+        show: Show,
+    ) -> None:
+        self._connection = connection
+        self._origin, self._name = origin, name
         self._marks, self._show = marks, show
-        self._definitions = Definitions(origin.name, name)
+        self._definitions = Definitions(origin, name)
 
-    def run(self) -> MadeCopy:
-        restore_point = self._mark_in_wal()
+    def run(self, copied_at: datetime) -> MadeCopy:
+        """Copy the pipeline as it was at the moment of the transaction's snapshot."""
+        is_marked = self._marks.has_restore_point
+        restore_point = mark_in_wal(self._connection, self._name) if is_marked else None
+        layout, rows = self.copy_tables()
+        self.make_code(layout, self._name)
+        own_rows(self._connection, self._name, self._origin, copied_at, self._marks, restore_point)
+        size = size_of(self._connection, self._name)
+        return MadeCopy(
+            self._name, self._origin, copied_at, restore_point, rows, size, layout.left_out
+        )
+
+    def copy_tables(self) -> tuple[SchemaLayout, int]:
+        """Make the schema with its tables; returns the origin's layout and the number of rows."""
         self._make_schema()
         layout = layout_of(self._connection, self._origin)
-        progress = CopyCount(layout.bytes, self._show)
+        count = CopyCount(layout.bytes, self._show)
         self._make_tables(layout)
         for table in layout.tables:
             if table.name not in EMPTY:
-                self._copy_rows(table, progress)
-        self._finish_tables(layout, progress)
-        self._make_code(layout)
-        row = OwnRow(self._name, self._origin, self._copied_at, restore_point)
-        own_copy(self._connection, row, self._marks)
-        return MadeCopy(
-            self._name,
-            self._origin,
-            self._copied_at,
-            restore_point,
-            progress.rows,
-            size_of(self._connection, self._name),
-            layout.left_out,
-        )
-
-    def _mark_in_wal(self) -> str | None:
-        if not self._marks.has_restore_point:
-            return None
-        return mark_in_wal(self._connection, self._name)
+                self._copy_rows(table, count)
+        self._finish_tables(layout, count)
+        return layout, count.rows
 
     def _make_schema(self) -> None:
         """From here on all is done as the owner of the origin's tables."""
         table = sql.Identifier(self._origin, "generation").as_string(None)
-        owner = sql.Identifier(self._one("owner_of_table", table=table))
+        owner = sql.Identifier(_row(self._connection, "owner_of_table", table=table)[0])
         self._connection.execute(
             composed("make_schema", schema=sql.Identifier(self._name), owner=owner)
         )
@@ -198,54 +207,58 @@ class _Copying:
             if table.blocks >= ANALYZED_BLOCKS:
                 self._run(made.analysis(table))
 
-    def _make_code(self, layout: SchemaLayout) -> None:
-        """Functions and views, and the rights that roles have in the origin."""
-        install_views(self._connection, self._name)
-        self._connection.execute(set_path(self._name))
+    def make_code(self, layout: SchemaLayout, name: str) -> None:
+        """Functions and views of the schema, which is called `name` now, and the rights that roles
+        have in the origin."""
+        definitions = Definitions(self._origin, name)
+        install_views(self._connection, name)
+        self._connection.execute(set_path(name))
         for function in layout.functions:
-            self._run(self._definitions.function(function))
+            self._run(definitions.function(function))
         for view in layout.views:
-            self._run(*self._definitions.view(view))
-        params = {"schema": self._origin, "target": self._name}
+            self._run(*definitions.view(view))
+        params = {"schema": self._origin, "target": name}
         for (grant,) in self._connection.execute(text_of("copied_rights"), params).fetchall():
             self._run(grant)
-        self._give_to_workers()
+        self._give_to_roles(name)
 
-    def _give_to_workers(self) -> None:
-        """Tables of sinks and views of states belong to the role of the origin's workers."""
+    def _give_to_roles(self, name: str) -> None:
+        """Tables of sinks, and views and functions of states, belong to the role of workers."""
+        params = {"schema": self._origin, "target": name}
         owned = self._connection.execute(text_of("copied_owners"), {"schema": self._origin})
-        for name, role in owned.fetchall():
-            relation = sql.Identifier(self._name, name)
-            self._run(composed("own_relation", relation=relation, role=sql.Identifier(role)))
-
-    def _one(self, statement: str, /, **params: Any) -> Any:
-        row = self._connection.execute(text_of(statement), params or None).fetchone()
-        assert row is not None
-        return row[0]
+        for relation, role in owned.fetchall():
+            named = sql.Identifier(name, relation)
+            self._run(composed("own_relation", relation=named, role=sql.Identifier(role)))
+        routines = self._connection.execute(text_of("copied_routine_owners"), params)
+        for signature, role in routines.fetchall():
+            routine = sql.SQL(signature)
+            self._run(composed("own_routine", routine=routine, role=sql.Identifier(role)))
 
     def _run(self, *statements: str) -> None:
         for statement in statements:
             self._connection.execute(statement)
 
 
-# -- parts that copies in other stores and in files have too ---------------------------------------
-
-
-class OwnRow(NamedTuple):
-    """Columns of the copy's row of `pipeline`, besides the marks."""
-
-    name: str
-    origin: str
-    copied_at: datetime
-    restore_point: str | None = None
-
-
-def own_copy(connection: psycopg.Connection[Any], row: OwnRow, marks: CopyMarks) -> None:
-    """Make rows that were copied those of a pipeline of its own, which nobody has run."""
-    statements = Statements(row.name)
+def own_rows(
+    connection: psycopg.Connection[Any],
+    name: str,
+    origin: str,
+    copied_at: datetime,
+    marks: CopyMarks,
+    restore_point: str | None = None,
+) -> None:
+    """Make the rows of a copy that name its pipeline and workers its own."""
+    statements = Statements(name)
     connection.execute(
         statements.get("own_copy"),
-        {**row._asdict(), "keep_until": marks.keep_until, "withholds": marks.withholds},
+        {
+            "name": name,
+            "origin": origin,
+            "copied_at": copied_at,
+            "keep_until": marks.keep_until,
+            "restore_point": restore_point,
+            "withholds": marks.withholds,
+        },
     )
     connection.execute(statements.get("free_intervals"))
     connection.execute(statements.get("free_leadership"))
@@ -255,12 +268,17 @@ def own_copy(connection: psycopg.Connection[Any], row: OwnRow, marks: CopyMarks)
 
 def mark_in_wal(connection: psycopg.Connection[Any], name: str) -> str | None:
     """Position of the restore point; None: this login may not make one, or the server cannot."""
-    row = connection.execute(text_of("make_restore_point"), {"name": name}).fetchone()
-    return None if row is None else row[0]
+    if not _row(connection, "may_mark_in_wal")[0]:
+        return None
+    found: str | None = _row(connection, "make_restore_point", name=name)[0]
+    return found
 
 
 def size_of(connection: psycopg.Connection[Any], schema: str) -> int:
     """Bytes of tables and indexes."""
-    row = connection.execute(text_of("schema_size"), {"schema": schema}).fetchone()
-    assert row is not None
-    return int(row[1])
+    return int(_row(connection, "schema_size", schema=schema)[1])
+
+
+def _row(connection: psycopg.Connection[Any], statement: str, /, **params: Any) -> tuple[Any, ...]:
+    (row,) = connection.execute(text_of(statement), params or None).fetchall()
+    return tuple(row)

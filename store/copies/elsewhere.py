@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import psycopg
@@ -21,7 +22,7 @@ from psycopg import sql
 
 from millwheel.errors import MillwheelError, StoreError, StoreUnavailable, UsageError
 from millwheel.store.console.views import install_views
-from millwheel.store.copies.copying import CopyMarks, MadeCopy, OwnRow, own_copy, size_of
+from millwheel.store.copies.copying import CopyMarks, MadeCopy, own_rows, size_of
 from millwheel.store.copies.file_manifest import FileManifest
 from millwheel.store.copies.file_places import FilePlace
 from millwheel.store.copies.layout import TableLayout, layout_of, set_path
@@ -87,8 +88,8 @@ def load_files(
                 rows = target.take(one.table, one.columns, stored_rows(place, one))
             progress.at(one.table, rows=rows, size=round(share * rows))
         target.finish(manifest.structure, manifest.sequences, progress)
-        row = OwnRow(new.name, f"{manifest.pipeline}@{manifest.label}", manifest.at)
-        return target.own(row, progress.rows, manifest.left_out)
+        origin = f"{manifest.pipeline}@{manifest.label}"
+        return target.own(origin, manifest.at, progress.rows, manifest.left_out)
 
 
 def copy_to_store(url: str, origin_name: str, new: NewCopy, show: Show = show_nothing) -> MadeCopy:
@@ -110,8 +111,7 @@ def copy_to_store(url: str, origin_name: str, new: NewCopy, show: Show = show_no
                 target.take(table.name, table.columns, _sent_rows(origin, table, progress))
             positions = positions_of(origin.connection, origin.name, layout.sequences)
         target.finish(structure, positions, progress)
-        row = OwnRow(new.name, origin.name, origin.at)
-        return target.own(row, progress.rows, left_behind(layout))
+        return target.own(origin.name, origin.at, progress.rows, left_behind(layout))
 
 
 def _sent_rows(origin: Origin, table: TableLayout, progress: CopyCount) -> Iterator[bytes]:
@@ -191,11 +191,12 @@ class _Target:
         for part in structure.code:
             self._run(part)
 
-    def own(self, row: OwnRow, rows: int, left_out: list[str]) -> MadeCopy:
+    def own(self, origin: str, at: datetime, rows: int, left_out: list[str]) -> MadeCopy:
+        name = self._new.name
         with self._told("the row of the pipeline"):
-            own_copy(self._connection, row, self._new.marks)
-            size = size_of(self._connection, row.name)
-        return MadeCopy(row.name, row.origin, row.copied_at, None, rows, size, left_out)
+            own_rows(self._connection, name, origin, at, self._new.marks)
+            size = size_of(self._connection, name)
+        return MadeCopy(name, origin, at, None, rows, size, left_out)
 
     def _run(self, part: Part) -> None:
         first = part.statement.lstrip().partition("\n")[0][:SHOWN_CHARACTERS]

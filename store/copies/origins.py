@@ -32,6 +32,8 @@ SIGN = "@"
 
 LOCK_SECONDS = 10
 
+LOCK_ATTEMPTS = 5
+
 EMPTY = frozenset({"incarnation", "peer_secret", "worker", "worker_end"})
 """Tables that begin empty in a copy: they are about the processes that run the origin."""
 
@@ -80,12 +82,22 @@ def origin_at_one_moment(
         UsageError: the origin was never run, its schema is of another version, or it runs on Spark.
     """
     with connected(url) as connection:
-        _require_copyable(connection, name)
-        found = connection.execute(text_of("list_tables"), {"schema": name}).fetchall()
-        tables = [table for (table,) in found if table not in without]
+        require_copyable(connection, name)
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        with connection.transaction(), explained:
-            yield Origin(connection, name, _take_snapshot(connection, name, tables))
+        with explained, contextlib.ExitStack() as transaction:
+            for left in reversed(range(LOCK_ATTEMPTS)):
+                found = connection.execute(text_of("list_tables"), {"schema": name}).fetchall()
+                tables = [table for (table,) in found if table not in without]
+                try:
+                    with contextlib.ExitStack() as attempt:
+                        attempt.enter_context(connection.transaction())
+                        at = _take_snapshot(connection, name, tables)
+                        transaction.enter_context(attempt.pop_all())
+                        break
+                except psycopg.errors.UndefinedTable:  # it was dropped before it was locked
+                    if not left:
+                        raise
+            yield Origin(connection, name, at)
 
 
 @contextlib.contextmanager
@@ -107,6 +119,7 @@ def reading_explained(origin: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection whose transactions wait for no lock longer than `LOCK_SECONDS`."""
     try:
         connection = session.connect(
             make_conninfo(
@@ -123,7 +136,8 @@ def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def _require_copyable(connection: psycopg.Connection[Any], name: str) -> None:
+def require_copyable(connection: psycopg.Connection[Any], name: str) -> None:
+    """`UsageError` if there is nothing to copy, or this code cannot."""
     inspection = Inspection(connection)
     inspection.require_owners(name)
     if not inspection.labels(name):

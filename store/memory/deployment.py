@@ -71,6 +71,7 @@ def deploy(
         admission.changes if admission.begins else (),
         admission.rekeyed,
         is_first=tables.deployed_in == tables.incarnation,
+        copied=tables.copied,
     )
     deployment.add_former_names(former)
     return deployment

@@ -17,6 +17,7 @@ from millwheel.core.model import SLOTS
 from millwheel.errors import InvariantBroken
 from millwheel.store.port.buckets import Bucket
 from millwheel.store.port.commit import IntervalCommit
+from millwheel.store.port.deploy import CopyState
 from millwheel.store.port.placement import KEEP_EVENTS, IntervalRow, NodeKind
 from millwheel.store.port.queries import StoredQueries
 from millwheel.store.port.records import StoredProduction
@@ -174,6 +175,7 @@ class Tables:
         """Includes removed ones."""
         self.streams: dict[str, int] = {}
         self.queries = StoredQueries(0, ())
+        self.copied = CopyState()
         self.paused: set[str] = set()
         self.workers: dict[str, WorkerRow] = {}
         self.liveness = LivenessLocks()

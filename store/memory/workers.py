@@ -68,7 +68,7 @@ class MemoryWorkers(MemorySubject):
         found.locked_on = self.tables.liveness.starts
         self.tables.liveness.held.add(worker)
         self._cut_leases()
-        return HeartbeatReply(self._clock.now())
+        return HeartbeatReply(self._clock.now(), self.tables.copied.withholds)
 
     async def blockers(self) -> list[str]:
         return []

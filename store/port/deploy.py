@@ -14,6 +14,28 @@ from millwheel.store.port.state_shape import StateShape
 from millwheel.store.port.states import OldState
 
 
+class CopyState(NamedTuple):
+    """The part of a pipeline's row that is about copies (decision 86)."""
+
+    origin: str | None = None
+    """The pipeline or savepoint that it was copied from; None: it is no copy."""
+    withholds: bool = False
+    """Nothing of it leaves the store."""
+
+    def is_fork(self, name: str) -> bool:
+        """Whether it runs beside its origin. A restored pipeline does not: it has the name of its
+        origin."""
+        return self.origin is not None and self.origin.partition("@")[0] != name
+
+    def is_beside(self, name: str, name_in_code: str) -> bool:
+        """Whether another pipeline has the names in this code: names outside the store then need
+        this pipeline's as well."""
+        return name != name_in_code or self.is_fork(name)
+
+
+NO_COPY = CopyState()
+
+
 @dataclass(slots=True)
 class Deployment:
     computations: dict[str, int]
@@ -32,6 +54,7 @@ class Deployment:
     is_first: bool = True
     """The first deploy was in this incarnation of the server: none of the pipeline's commits is
     lost."""
+    copied: CopyState = NO_COPY
 
     def add_former_names(self, present: Mapping[str, str]) -> None:
         """Former code finds its nodes by the names that it has for them."""

@@ -32,6 +32,8 @@ class WorkerEnd:
 class HeartbeatReply:
     now: int
     """Microseconds."""
+    withholds: bool = False
+    """Nothing of the pipeline leaves the store from now on (decision 86)."""
 
 
 class StoreWorkers(Protocol):

@@ -21,7 +21,14 @@ from millwheel.core.columns import Column
 from millwheel.core.model import MIN_TIME
 from millwheel.errors import DeployRefused, StoreUnavailable
 from millwheel.sinks import Table
-from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, Plan
+from millwheel.store.port.deploy import (
+    NO_COPY,
+    CopyState,
+    Deployment,
+    DescribedGraph,
+    NodeDeploy,
+    Plan,
+)
 from millwheel.store.port.placement import ELSEWHERE, IntervalRow
 from millwheel.store.port.queries import StoredQueries
 from millwheel.store.postgres.buckets import create_bucket, newest_commit_table
@@ -386,7 +393,10 @@ class Deploy:
         intervals = [IntervalRow(*row[:5]) for row in await self._rows("list_intervals")]
         here = await self._rows("deployed_here")
         is_first = bool(here and here[0][0])
-        return Deployment(computations, streams, intervals, generation, is_first=is_first)
+        (copied,) = [CopyState(*row) for row in await self._rows("copy_state")] or [NO_COPY]
+        return Deployment(
+            computations, streams, intervals, generation, is_first=is_first, copied=copied
+        )
 
     async def _create_table(self, table: Table[Any]) -> None:
         columns = [_definition(column) for column in table.columns]

@@ -86,7 +86,7 @@ class PostgresWorkers(Subject):
                 raise Fenced(ENDED)
             await connection.require_own(row[1])
             await connection.execute(connections.statements.get("cut_leases"), prepare=True)
-        return HeartbeatReply(row[0])
+        return HeartbeatReply(row[0], bool(row[2]))
 
     async def blockers(self) -> list[str]:
         try:

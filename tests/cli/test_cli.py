@@ -34,6 +34,7 @@ from millwheel.cli.display import log_boundedness
 from millwheel.sinks import Discard
 from millwheel.store import embedded
 from millwheel.store.embedded import binaries
+from tests.support.servers import reachable_directory
 from tests.support.shells import MODULE, START, Rows, Shell, expected, lines, on_a_terminal
 from tests.support.store_sites import Schema
 
@@ -42,8 +43,7 @@ from tests.support.store_sites import Schema
 def directory() -> Iterator[Path]:
     """Where the module is. The server's account must reach the stores in it, as it cannot
     with pytest's own temporary directories."""
-    path = Path(tempfile.mkdtemp(prefix="mw-cli-", dir="/tmp"))
-    path.chmod(0o755)
+    path = reachable_directory("mw-cli-")
     (path / "wheel.py").write_text(MODULE)
     yield path
     shutil.rmtree(path)
@@ -178,9 +178,14 @@ def test_run_then_nothing_to_do(shell: Shell) -> None:
     shell.cold = True
     rows = lines(300)
     shell.write(rows)
-    told = shell("run", "wheel:pipeline")
+    code, told, errors = shell.start("run", "wheel:pipeline", PYTHONPROFILEIMPORTTIME="1").end()
+    assert code == 0, errors
     assert told.startswith("wheel: complete (this run: ")
     assert shell.counts() == expected(rows)
+    imported = {line.rpartition("|")[2].strip() for line in errors.splitlines()}
+    assert "millwheel.pipeline" in imported
+    # Half of the time that a command takes to start.
+    assert not {"sqlalchemy", "alembic", "millwheel.sql"} & imported
     shell.cold = False
     assert shell("run", "wheel:build") == "wheel: complete, nothing to do\n"
     found = shell.json("run", "wheel:pipeline")

@@ -180,8 +180,8 @@ TARGET = ("trends:pipeline",)
 
 
 @pytest.fixture
-def developer(tmp_path: Path) -> Iterator[Developer]:
-    found = Developer(tmp_path)
+def developer(reachable_path: Path) -> Iterator[Developer]:
+    found = Developer(reachable_path)
     yield found
     found.end()
 

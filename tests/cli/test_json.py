@@ -74,7 +74,7 @@ def test_commands_print_one_document(shell: Shell) -> None:
     shell.write(rows)
     done: dict[str, Any] = {}
 
-    def run(name: str, words: str = "", **wanted: object) -> Any:
+    def run(name: str, words: str = "", /, **wanted: object) -> Any:
         found = document(shell, f"{name} {words}")
         assert name in COMMANDS
         picked = {key: found[key] for key in wanted} if isinstance(found, dict) else {}
@@ -127,6 +127,13 @@ def test_commands_print_one_document(shell: Shell) -> None:
     run("pause", "wheel", paused=True, changed=["lines_injector"], workers=0)
     run("resume", "wheel lines_injector", paused=False, unchanged=[])
     assert run("log")[0]["verb"] == "resume"
+    run("outputs", "wheel off --yes", outputs="off", changed=True, workers=0)
+    run("savepoint", "wheel one --keep 1d", name="wheel@one", origin="wheel", dropped=[])
+    assert [one["name"] for one in run("savepoints list")["savepoints"]] == ["wheel@one"]
+    run("savepoints show", "wheel@one", pipeline="wheel", label="one", is_expired=False)
+    run("fork", "wheel --as wheel2 --from one", name="wheel2", origin="wheel@one")
+    run("restore", "wheel one --confirm wheel", replaced="wheel@replaced-1", sessions=0)
+    run("savepoints drop", "wheel@replaced-1 --yes", name="wheel@replaced-1")
     run("remove", "wheel counts_to_counts --yes", removed=["counts_to_counts"])
     assert run("drop", "wheel --yes", pipeline="wheel")["tables"] > 10
 

@@ -169,17 +169,17 @@ MINUTES = "SELECT word AS name, sum(searches) AS n FROM minutes GROUP BY word"
 LATE = "SELECT word AS name, count(*) AS n FROM late_words GROUP BY word"
 
 
-def test_counts_of_the_file_that_comes_with_it(tmp_path: Path) -> None:
-    project = Project(tmp_path, "counts")
+def test_counts_of_the_file_that_comes_with_it(reachable_path: Path) -> None:
+    project = Project(reachable_path, "counts")
     assert "complete" in project.run("millwheel run my_counts:pipeline --store store")
     assert counted(project, MINUTES, "store") == words_of(project)
     assert project.rows("SELECT min(minute) AS minute, count(*) AS n FROM minutes")[0]["n"] > 20
 
 
 @pytest.mark.parametrize("made", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_late_data_as_its_page_shows_it(made: bool, tmp_path: Path) -> None:
+def test_late_data_as_its_page_shows_it(made: bool, reachable_path: Path) -> None:
     """With the input that comes with it, and with one that was made before."""
-    project = Project(tmp_path, "counts")
+    project = Project(reachable_path, "counts")
     if made:
         project.run("python make_searches.py 500")
     for command in commands_of(project.text("README.md"), "Late data"):
@@ -188,8 +188,8 @@ def test_late_data_as_its_page_shows_it(made: bool, tmp_path: Path) -> None:
     assert counted(project, MINUTES, "open") + counted(project, LATE, "open") < words_of(project)
 
 
-def test_counts_are_exact_when_the_run_is_killed(tmp_path: Path) -> None:
-    project = Project(tmp_path, "counts")
+def test_counts_are_exact_when_the_run_is_killed(reachable_path: Path) -> None:
+    project = Project(reachable_path, "counts")
     project.run("python make_searches.py 60000")
     with project.running("my_counts:pipeline --store store") as process:
         project.wait_for("SELECT sum(searches) FROM my_counts.trends", 2_000, process)
@@ -201,8 +201,8 @@ def test_counts_are_exact_when_the_run_is_killed(tmp_path: Path) -> None:
     project.stop()
 
 
-def test_unpaid_orders_are_marked_and_reported_once(tmp_path: Path) -> None:
-    project = Project(tmp_path, "orders")
+def test_unpaid_orders_are_marked_and_reported_once(reachable_path: Path) -> None:
+    project = Project(reachable_path, "orders")
     module = project.directory / "my_orders.py"
     module.write_text(module.read_text().replace("timedelta(seconds=20)", "timedelta(seconds=3)"))
     with project.running("my_orders:pipeline --store store") as process:
@@ -218,8 +218,8 @@ def test_unpaid_orders_are_marked_and_reported_once(tmp_path: Path) -> None:
     project.stop()
 
 
-def test_queries_of_the_file_that_comes_with_it(tmp_path: Path) -> None:
-    project = Project(tmp_path, "sql")
+def test_queries_of_the_file_that_comes_with_it(reachable_path: Path) -> None:
+    project = Project(reachable_path, "sql")
     assert "complete" in project.run("millwheel run my_sql.sql --store store")
     visits = len(project.text("visits.jsonl").splitlines())
     for table in ("minutes", "stays"):

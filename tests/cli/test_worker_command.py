@@ -15,7 +15,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -31,6 +30,7 @@ from millwheel.services.crew import Crew, WorkerFailed
 from millwheel.services.interruption import LAST_WORDS
 from millwheel.store import embedded
 from tests.support.certificates import Authority
+from tests.support.servers import reachable_directory
 from tests.support.shells import MODULE, Rows, Running, Shell, expected, lines, on_a_terminal
 from tests.support.store_sites import Schema
 
@@ -41,8 +41,7 @@ SECRET = "sixteen bytes or more"
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
     """Where the module is; the account of a server can reach a store in it."""
-    path = Path(tempfile.mkdtemp(prefix="mw-worker-", dir="/tmp"))
-    path.chmod(0o755)
+    path = reachable_directory("mw-worker-")
     (path / "wheel.py").write_text(MODULE)
     yield path
     shutil.rmtree(path)

@@ -27,8 +27,8 @@ def check_installation(command: str) -> None:
     assert requirement.extras <= PROJECT["optional-dependencies"].keys()
 
 
-def test_every_block_runs_as_it_stands_and_prints_what_is_shown(tmp_path: Path) -> None:
-    directory = tmp_path / "empty"
+def test_every_block_runs_as_it_stands_and_prints_what_is_shown(reachable_path: Path) -> None:
+    directory = reachable_path / "empty"
     directory.mkdir()
     with Shell(directory) as shell:
         installs = paste(README, shell)

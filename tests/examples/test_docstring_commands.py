@@ -62,8 +62,8 @@ def test_every_example_with_commands_is_known() -> None:
         "word_count.py",
     ],
 )
-def test_the_commands_of_an_example_run(example: str, tmp_path: Path) -> None:
-    directory = tmp_path / "empty"
+def test_the_commands_of_an_example_run(example: str, reachable_path: Path) -> None:
+    directory = reachable_path / "empty"
     directory.mkdir()
     printed = ""
     for command in commands_of(EXAMPLES / example):
@@ -74,8 +74,8 @@ def test_the_commands_of_an_example_run(example: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("example", sorted(ENDLESS))
-def test_the_commands_of_a_live_service_run(example: str, tmp_path: Path) -> None:
-    directory = tmp_path / "empty"
+def test_the_commands_of_a_live_service_run(example: str, reachable_path: Path) -> None:
+    directory = reachable_path / "empty"
     directory.mkdir()
     *services, last = commands_of(EXAMPLES / example)
     with ExitStack() as stack:

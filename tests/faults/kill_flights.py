@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from millwheel.store import embedded
 from millwheel.windows import Pane
 from tests.support.flights_oracle import airport_hour, flights_of
 from tests.support.flights_pages import cut
+from tests.support.servers import reachable_directory
 
 FIRST = datetime(2012, 12, 31, tzinfo=UTC)
 PROGRESS = """
@@ -68,8 +68,7 @@ class Verdict:
 @contextmanager
 def workplace() -> Iterator[Path]:
     """A directory that an unprivileged server can reach, gone in the end with its server."""
-    directory = Path(tempfile.mkdtemp(prefix="millwheel-kill-"))
-    directory.chmod(0o755)
+    directory = reachable_directory("millwheel-kill-")
     try:
         yield directory
     finally:

@@ -8,12 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -22,6 +20,7 @@ import pytest
 from millwheel.store import embedded
 from tests.faults.blocking import KEYS, TIMERS, Task, append
 from tests.faults.service import Service
+from tests.support.servers import reachable_directory
 
 TAKEOVERS = "SELECT count(*) FROM placement_events WHERE reason LIKE '%lease%'"
 
@@ -29,8 +28,7 @@ TAKEOVERS = "SELECT count(*) FROM placement_events WHERE reason LIKE '%lease%'"
 @pytest.fixture
 def start() -> Iterator[Callable[[str], Service]]:
     """Starts two workers of a pipeline, and waits until both work."""
-    directory = Path(tempfile.mkdtemp(prefix="mw-blocking-", dir="/tmp"))
-    directory.chmod(0o755)
+    directory = reachable_directory("mw-blocking-")
     made: list[Service] = []
 
     def started(pipeline: str) -> Service:

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from millwheel.store import embedded
 from tests.faults.incidents import KEYS, MOST_PENDING, POISON, SLOW, append
 from tests.faults.service import Service
+from tests.support.servers import reachable_directory
 from tests.support.shells import Shell
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
@@ -73,8 +73,7 @@ class Scene(Shell):
 
 @pytest.fixture
 def scene() -> Iterator[Scene]:
-    directory = Path(tempfile.mkdtemp(prefix="mw-incidents-", dir="/tmp"))
-    directory.chmod(0o755)
+    directory = reachable_directory("mw-incidents-")
     made = Scene(directory)
     append(directory, range(1))
     embedded.start(directory / "store")

@@ -75,11 +75,14 @@ class Bundle:
         owned: bool = True,
         refused: dict[int, str] | None = None,
         closed_at: int = 1 << 60,
+        inherited: int = 0,
+        fork: str = "",
     ) -> None:
         before = number - 1 if previous is None else previous
-        self.bundle_id = BundleId(17, number, before, repeat, closed_at, 0, refused or {})
+        self.bundle_id = BundleId(17, number, before, repeat, closed_at, inherited, refused or {})
         self.now = datetime.now(UTC)
         self._owned = owned
+        self._fork = fork
         self.asked = 0
 
     async def is_owner(self) -> bool:
@@ -88,6 +91,9 @@ class Bundle:
 
     async def store_id(self) -> str:
         return "shop.0123456789ab"
+
+    def own_name(self, name: str) -> str:
+        return f"{name}.{self._fork}" if self._fork else name
 
 
 def records(*values: Any, micros: int = 1_700_000_000_123_456) -> list[Record[Any]]:

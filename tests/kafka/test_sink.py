@@ -233,6 +233,25 @@ async def test_refusals_name_both_numbers(bench: Bench) -> None:
     assert await bench.values() == [b'"a"']
 
 
+async def test_a_fork_does_not_take_the_ids_of_its_origin(bench: Bench) -> None:
+    """They have the same scopes. Under one id, each would end the other's transactions, and take
+    its positions for its own."""
+    origin, fork = bench.sink(id_prefix="shop"), bench.sink(id_prefix="shop")
+    await deliver(origin, ["a"], 1)
+    await deliver(fork, ["x"], 7, previous=6, fork="shop2")
+    await deliver(origin, ["b"], 2)
+    await deliver(fork, ["y"], 8, fork="shop2")
+    assert await bench.values() == [b'"a"', b'"x"', b'"b"', b'"y"']
+
+
+async def test_bundles_that_were_withheld_are_no_gap(bench: Bench) -> None:
+    """Outputs were on, off, and on again."""
+    await deliver(bench.sink(), ["a"], 3)
+    await deliver(bench.sink(), ["d"], 9, previous=6, inherited=6)
+    await deliver(bench.sink(), ["e"], 10, inherited=6)
+    assert await bench.values() == [b'"a"', b'"d"', b'"e"']
+
+
 async def test_the_topics_limits_explain_what_it_refuses_and_deletes(broker: KafkaBroker) -> None:
     """With Kafka's defaults: a week, an hour ahead, a megabyte."""
     topic = f"sink-{next(_names)}"

@@ -346,9 +346,9 @@ async def test_strangers_who_come_again_and_again_keep_no_worker_out(
     one, heard = await world.worker("one", limits=limits, tls=chosen)
     two, _ = await world.worker("two", limits=limits, tls=chosen)
     opened: list[int] = []
-    attack = [asyncio.ensure_future(keep_calling(each, 100, opened)) for each in (one, two)]
+    attack = [asyncio.ensure_future(keep_calling(each, 50, opened)) for each in (one, two)]
     try:
-        await until(lambda: len(opened) > 300)
+        await until(lambda: len(opened) > 150)
         links = [one.link("two", two.address), two.link("one", one.address)]
         assert len(one._strangers(known=False)) >= 30
         await until(lambda: all(link.up for link in links))

@@ -16,7 +16,7 @@ import pytest
 
 from millwheel import JsonLinesFiles
 from millwheel.errors import InputError, OutputError, OutputFull
-from millwheel.runtime.interval.part_files import PartFile
+from millwheel.runtime.interval.part_files import PartFile, PartPlace
 from millwheel.services.observed import EngineObserved
 from tests.support.part_files import written_numbers
 from tests.support.pipelines import QUICK, script, tally_pipeline
@@ -44,6 +44,85 @@ def planted(path: Path) -> Path:
 
 
 # -- whose file it is ----------------------------------------------------------------------
+
+
+def left_by(owner: str, path: Path, text: bytes = b"1\n2\n") -> None:
+    """Lines of a pipeline that does not run any more."""
+    PartFile(path, 0, owner=owner).close()
+    path.write_bytes(text)
+
+
+def test_a_file_of_another_pipeline_is_refused(path: Path) -> None:
+    left_by("shop.1111", path)
+    with pytest.raises(OutputError, match="lines of the pipeline 'shop' of another store"):
+        PartFile(path, 0, owner="till.2222")
+    assert path.read_bytes() == b"1\n2\n"
+
+
+def test_a_file_of_the_same_pipeline_stays_its_own_under_another_name(path: Path) -> None:
+    left_by("shop.1111", path)
+    part = PartFile(path, 4, owner="till.1111")
+    with pytest.raises(OutputError, match="pipeline 'till'"):
+        PartFile(path, 0, owner="shop.2222")
+    part.close()
+    assert path.read_bytes() == b"1\n2\n"
+
+
+def test_a_pipeline_that_was_dropped_gives_its_files_to_the_next_one_of_its_name(
+    path: Path,
+) -> None:
+    """As before, unless it runs in another store: then its lock is refused, and not its place."""
+    running = PartFile(path, 0, owner="shop.1111")
+    asyncio.run(running.append([b"1"]))
+    with pytest.raises(OutputError, match="another store or copy"):
+        PartFile(path, 0, owner="shop.2222")
+    asyncio.run(running.append([b"2"]))
+    running.close()
+    assert path.read_bytes() == b"1\n2\n"
+    PartFile(path, 0, owner="shop.2222").close()
+    assert path.read_bytes() == b""
+
+
+def test_a_copy_of_a_file_that_is_locked_has_its_owner(path: Path) -> None:
+    frozen = PartFile(path, 0, owner="shop.1111")
+    successor = PartFile(path, 0, owner="shop.1111")
+    frozen.close()
+    successor.close()
+    with pytest.raises(OutputError, match="pipeline 'shop'"):
+        PartFile(path, 0, owner="till.2222")
+
+
+def test_a_file_system_without_attributes_knows_no_owner(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: Any) -> bytes:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "getxattr", unsupported)
+    monkeypatch.setattr(os, "setxattr", unsupported)
+    left_by("shop.1111", path)
+    PartFile(path, 4, owner="till.2222").close()
+    assert path.read_bytes() == b"1\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("position", "own", "place"),
+    [
+        (None, None, ("", 0)),
+        ({"length": 7}, None, ("", 7)),
+        ({"length": 7}, "_as_shop2", ("_as_shop2/", 0)),
+        ({"length": 7, "in": "_as_shop2"}, "_as_shop2", ("_as_shop2/", 7)),
+        ({"length": 7, "in": "_as_shop2"}, "_as_shop3", ("_as_shop3/", 0)),
+        ({"length": 7, "in": "_as_shop2"}, None, ("_as_shop2/", 7)),
+    ],
+)
+def test_the_place_of_lines(
+    position: dict[str, Any] | None, own: str | None, place: tuple[str, int]
+) -> None:
+    """A fork begins anew in a directory of its own; when it has taken the name of its origin, its
+    lines stay where they are."""
+    found = PartPlace.of(Path("/out"), 4, position, own)
+    assert (str(found.path), found.length) == (f"/out/{place[0]}part-00004.jsonl", place[1])
 
 
 @pytest.mark.parametrize("length", [0, 10])

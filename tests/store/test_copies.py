@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -9,9 +14,16 @@ import pytest
 
 from millwheel.errors import UsageError
 from millwheel.services.run import Run
+from millwheel.store.console.inspection import inspect
 from millwheel.store.copies.copying import CopyMarks, copy_pipeline
+from millwheel.store.copies.forks import fork
 from millwheel.store.copies.layout import layout_of
 from millwheel.store.copies.origins import EMPTY
+from millwheel.store.copies.savepoints import (
+    drop_savepoint,
+    list_savepoints,
+    make_savepoint,
+)
 from tests.support.copied_pipelines import USERS_OWN, rows_of, run
 from tests.support.store_sites import Schema
 from tests.support.visit_files import pipeline, write
@@ -74,3 +86,71 @@ async def test_names_that_are_taken(schema: Schema, tmp_path: Path) -> None:
     copy_pipeline(schema.url, "wheel", "wheel@one", CopyMarks())
     with pytest.raises(UsageError, match="there is a schema 'wheel@one' already"):
         copy_pipeline(schema.url, "wheel", "wheel@one", CopyMarks())
+
+
+ADD_STATES = """
+INSERT INTO wheel.state (slot, computation, key, entry, value, version)
+SELECT n %% 65536, c.id, n::text, '', '{"visits": 1}', 1
+FROM wheel.computation AS c, generate_series(1, %s) AS n WHERE c.name = 'make_minutes'
+"""
+COPYING = """
+SELECT pid FROM pg_stat_activity
+WHERE application_name = 'millwheel copy' AND state = 'active' AND query LIKE 'INSERT INTO%state%'
+"""
+
+
+def test_a_copy_that_is_killed_leaves_nothing(schema: Schema, tmp_path: Path) -> None:
+    asyncio.run(run(schema, tmp_path))
+    command = ["-m", "millwheel", "--store", schema.url, "savepoint", "wheel", "one", "--yes"]
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        connection.execute(ADD_STATES, [400_000])
+        process = subprocess.Popen([sys.executable, *command])
+        while not connection.execute(COPYING).fetchall():
+            assert process.poll() is None, "it was faster than this test"
+        process.kill()
+        process.wait()
+        while connection.execute(COPYING).fetchall():
+            time.sleep(0.05)
+        text = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'wheel%'"
+        assert connection.execute(text).fetchall() == [("wheel",)]
+    assert list_savepoints(schema.url) == []
+    made, dropped = make_savepoint(schema.url, "wheel", "one")
+    assert (made.name, dropped) == ("wheel@one", [])
+
+
+async def test_a_savepoint_whose_time_is_over_is_dropped_by_the_next_one(
+    schema: Schema, tmp_path: Path
+) -> None:
+    await run(schema, tmp_path)
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    make_savepoint(schema.url, "wheel", "kept", keep_until=past + timedelta(days=1))
+    make_savepoint(schema.url, "wheel", "old", keep_until=past)
+    (old, kept) = list_savepoints(schema.url, "wheel")
+    assert (old.name, old.is_expired, kept.is_expired) == ("wheel@old", True, False)
+    _, dropped = make_savepoint(schema.url, "wheel", "new")
+    assert dropped == ["wheel@old"]
+    assert [one.label for one in list_savepoints(schema.url)] == ["new", "kept"]
+    drop_savepoint(schema.url, "wheel@new")
+    with pytest.raises(UsageError, match="there is no savepoint 'wheel@new'"):
+        drop_savepoint(schema.url, "wheel@new")
+    for label in ("", "A", "ü", "a" * 58, "-a"):
+        with pytest.raises(UsageError, match="cannot name a savepoint"):
+            make_savepoint(schema.url, "wheel", label)
+
+
+async def test_no_list_of_pipelines_has_a_savepoint(schema: Schema, tmp_path: Path) -> None:
+    await run(schema, tmp_path)
+    make_savepoint(schema.url, "wheel", "one")
+    fork(schema.url, "wheel@one", "wheel2")
+    with inspect(schema.url) as inspection:
+        assert inspection.pipelines() == ["wheel", "wheel2"]
+    with pytest.raises(UsageError, match="cannot name a pipeline"):
+        fork(schema.url, "wheel", "Wheel@2")
+    with psycopg.connect(schema.url) as connection:
+        text = "SELECT name, origin, withholds FROM wheel2.pipeline"
+        assert connection.execute(text).fetchall() == [("wheel2", "wheel@one", True)]
+        moments = [
+            connection.execute(f'SELECT copied_at FROM "{name}".pipeline').fetchone()
+            for name in ("wheel@one", "wheel2")
+        ]
+    assert moments[0] == moments[1]

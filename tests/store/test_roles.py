@@ -22,6 +22,9 @@ from millwheel.store.console.inspection import inspect
 from millwheel.store.console.migrate import migrate, require_version
 from millwheel.store.console.roles import CALLED, Roles, make_roles, roles_of
 from millwheel.store.console.selection import select
+from millwheel.store.copies.forks import fork
+from millwheel.store.copies.restoring import restore
+from millwheel.store.copies.savepoints import make_savepoint
 from millwheel.store.postgres.buckets import tables_of
 from millwheel.store.postgres.schema import metadata
 from millwheel.store.postgres.statements import composed
@@ -484,6 +487,39 @@ async def test_an_owner_migrates_removes_and_drops(schema: Schema, roles: Roles)
     assert administration.pause(url, schema.name, actor=ME).changed == ["items_injector"]
     administration.drop_pipeline(url, schema.name)
     assert owners(schema) == {}
+
+
+async def test_copies_have_the_rights_of_their_origin(schema: Schema, roles: Roles) -> None:
+    """The owner makes them, with CREATE on the database; workers run a fork, readers read."""
+    url = under(schema, roles.owner)
+    await run(counting(schema, 1, 2), under(schema, roles.worker))
+    with pytest.raises(StoreError, match=f"_{schema.name}_owner.*CREATE on the database"):
+        make_savepoint(url, schema.name, "one")
+    database = sql.Identifier(database_of(schema))
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        for role in (roles.owner, roles.worker):
+            grant = sql.SQL("GRANT CREATE ON DATABASE {} TO {}")
+            connection.execute(grant.format(database, sql.Identifier(role)))
+    with pytest.raises(StoreError, match="may not copy"):
+        fork(under(schema, roles.worker), schema.name, "forked")
+    make_savepoint(url, schema.name, "one")
+    fork(url, f"{schema.name}@one", "forked")
+    copy = Schema(schema.url, "forked", schema.version)
+    assert owners(copy) == owners(schema)
+    await run(counting(copy, 1, 2, 3), under(schema, roles.worker))
+    with psycopg.connect(under(schema, roles.reader)) as reader:
+        for name, found in ((f"{schema.name}@one", 2), ("forked", 3)):
+            out = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(name, "out"))
+            assert reader.execute(out).fetchone() == (found,)
+    with (
+        pytest.raises(errors.InsufficientPrivilege),
+        psycopg.connect(under(schema, roles.reader)) as reader,
+    ):
+        reader.execute("DELETE FROM forked.state")
+    restored = restore(url, f"{schema.name}@one", actor=ME)
+    assert restored.sessions == 0
+    await run(counting(schema, 1, 2, 3), under(schema, roles.worker))
+    assert owners(copy).keys() == owners(schema).keys()
 
 
 async def test_whoever_owned_the_schema_goes_on(schema: Schema) -> None:

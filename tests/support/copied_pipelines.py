@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import psycopg
 from psycopg import sql
 
 from millwheel.services.run import Run
-from millwheel.store.console.inspection import inspect
 from tests.support.store_sites import Schema
 from tests.support.visit_files import pipeline, write
 
@@ -34,21 +32,9 @@ INSERT INTO "Shop ""1" (region, price) VALUES (1, 10), (2, 20);
 
 async def run(schema: Schema, directory: Path, name: str = "wheel", rows: int = 200) -> None:
     """Until all rows are processed; event time does not end."""
-    stop = asyncio.Event()
-    made = Run(pipeline(name, write(directory, rows)[0]), schema.url, keep_open=True)
-    running = asyncio.create_task(made.run(stop))
-    while count_of(schema, name) < rows:
-        await asyncio.sleep(0.05)
-        if running.done():
-            break
-    stop.set()
-    await running
-
-
-def count_of(schema: Schema, name: str) -> int:
-    with inspect(schema.url) as inspection:
-        steps = inspection.status(name).computations if name in inspection.pipelines() else []
-    return sum(one.processed for one in steps if one.name == "windowed")
+    files, _ = write(directory, rows)
+    summary = await Run(pipeline(name, files), schema.url, keep_open=True).run()
+    assert summary.read == rows
 
 
 def rows_of(connection: psycopg.Connection[Any], schema: str, table: str) -> list[str]:

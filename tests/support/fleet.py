@@ -32,6 +32,7 @@ from millwheel.store import embedded
 from millwheel.store.console.migrate import migrate
 from tests.support import visits
 from tests.support.forked_commands import ROOT, AsyncForked, parent
+from tests.support.servers import reachable_directory
 
 NAME = "visits"
 LOOK_SECONDS = 0.05
@@ -250,7 +251,7 @@ F = TypeVar("F", bound=Fleet[Any])
 async def housed(make: Callable[[Path], F]) -> AsyncIterator[F]:
     """A fleet in a directory of its own. In the end everybody is ended and the store is gone; if
     all was good the directory is too, else the report says where the log is."""
-    directory = make_directory(f"millwheel-{make.__name__.lower()}-")
+    directory = reachable_directory(f"millwheel-{make.__name__.lower()}-")
     good = False
     try:
         made = make(directory)

@@ -1,7 +1,7 @@
 """Commands as processes of their own that start at once: forked from one that has imported all of
 it.
 
-Python and the engine take 0.7 s of CPU to start, and tests of the command line start some hundred
+Python and the engine take 0.5 s of CPU to start, and tests of the command line start some hundred
 commands of which a second start says nothing new. So one process, the *parent*, imports what
 commands use, runs nothing, and forks:
 
@@ -45,6 +45,7 @@ IMPORTED = (
     "millwheel.cli.commands.status_command", "millwheel.cli.commands.store_commands",
     "millwheel.cli.commands.worker_command", "millwheel.computations", "millwheel.files",
     "millwheel.services.http", "millwheel.services.registering", "millwheel.services.worker",
+    "millwheel.services.live_queries", "millwheel.sql.adding",
     "millwheel.store.embedded", "millwheel.store.console.migrate", "millwheel.store.postgres.store",
     "millwheel.store.postgres.schema", "millwheel.store.console.views",
     "alembic.command", "alembic.config", "alembic.context",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,17 @@ def quick_directory() -> Path:
     if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3:
         return memory
     return Path("/tmp")
+
+
+def reachable_directory(prefix: str) -> Path:
+    """A new `quick_directory` that the account of a server can reach: the data of stores is in it.
+
+    The data of a store in pytest's temporary directories would be outside, on the disk. To make and
+    delete the files of a store there takes up to four times the CPU.
+    """
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=quick_directory()))
+    path.chmod(0o755)
+    return path
 
 
 @contextmanager

@@ -282,7 +282,7 @@ class Shell:
         """Run a command to its end; its stdout, or its stderr if it is to fail."""
         found, stdout, stderr = self.start(*arguments, **environment).end()
         assert found == code, f"exit code {found}\n{stdout}\n{stderr}"
-        assert "Traceback" not in stderr
+        assert "Traceback" not in stderr, stderr
         return stderr if code else stdout
 
     def json(self, *arguments: str) -> Any:

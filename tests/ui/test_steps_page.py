@@ -105,6 +105,22 @@ async def test_paused_steps_are_marked(
     assert "do/resume?step=lines" in pages.get(STEPS).text
 
 
+async def test_outputs_that_are_withheld_are_said(
+    owner: Owner, pages_of: PagesOf, postgres: PostgresSite
+) -> None:
+    assert "withholds" not in pages_of(postgres.schema.url).text(STEPS)
+    row, *_ = owner.intervals
+    commit = owner.commit(row, counters=b'{"withheld": 1234}')
+    await owner.write(commit)
+    await postgres.query("UPDATE {p} SET withholds = true, origin = 'shop@one'", p="pipeline")
+    newly = pages_of(postgres.schema.url)
+    assert newly.json(STEPS)["withheld"] == {"count": 1234}
+    text = newly.text(STEPS)
+    assert "It withholds what leaves the store (a copy of shop@one): no step" in text
+    assert "millwheel outputs wheel on" in text
+    assert "1,234" in text
+
+
 async def test_rates_of_late_are_those_that_viewers_saw(
     owner: Owner, pages: SeenPages, postgres: PostgresSite
 ) -> None:

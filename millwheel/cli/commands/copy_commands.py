@@ -1,4 +1,4 @@
-"""``millwheel savepoint``, ``savepoints`` and ``fork``: copies of a pipeline."""
+"""``millwheel savepoint``, ``savepoints``, ``fork`` and ``restore``: copies of a pipeline."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ from millwheel.store.copies.forks import ForkTo, fork_files, fork_to_store
 from millwheel.store.copies.forks import fork as make_fork
 from millwheel.store.copies.origins import SIGN
 from millwheel.store.copies.progress import CopyProgress, Show
+from millwheel.store.copies.restoring import (
+    DeliveredSince,
+    ForeseenRestore,
+    Restored,
+    foresee_restore,
+)
+from millwheel.store.copies.restoring import restore as restore_pipeline
 from millwheel.store.copies.savepoints import (
     Savepoint,
     drop_savepoint,
@@ -200,7 +207,9 @@ def fork(
     where = "" if options.to_store is None else f" --store {shlex.quote(options.to_store)}"
     lines = [
         *_copy_lines("fork", made),
-        "its sinks deliver" if options.deliver else "it withholds what would leave the store",
+        f"it withholds what would leave the store; to let it: millwheel outputs {name} on{where}"
+        if not options.deliver
+        else "its sinks deliver",
         f"next: millwheel run MODULE:PIPELINE --as {name}{where}",
     ]
     print_result(made._asdict(), lines, as_json=change.as_json)
@@ -319,6 +328,73 @@ def drop(
         confirm(f"dropping {name} deletes it for good ({size})", f"Drop {name} ({size})?", sure=yes)
         drop_savepoint(presence.url, name, actor=actor(change.reason))
     print_result(found, [f"dropped {name}: {size} are free again"], as_json=change.as_json)
+
+
+@command(
+    app,
+    examples=[
+        "millwheel restore shop before-march --reason 'a wrong price list'",
+        "millwheel restore shop replaced-1 --confirm shop  # back again, in a script",
+    ],
+)
+def restore(
+    pipeline: PipelineName,
+    label: Label,
+    confirm_name: Annotated[
+        str | None,
+        typer.Option("--confirm", metavar="PIPELINE", help="Its name again, to ask nothing."),
+    ] = None,
+    *,
+    change: ChangeOptions,
+    common: CommonOptions,
+) -> None:
+    """Bring a pipeline back to a savepoint. Its workers start over by themselves."""
+    name = savepoint_name(pipeline, label)
+    with opened(common) as presence:
+        foreseen = foresee_restore(presence.url, name)
+        _confirm_restore(foreseen, confirm_name)
+        with _shown_progress() as show:
+            made = restore_pipeline(presence.url, name, actor=actor(change.reason), show=show)
+    print_result(made._asdict(), _restored_lines(made), as_json=change.as_json)
+
+
+def _confirm_restore(foreseen: ForeseenRestore, name: str | None) -> None:
+    savepoint = foreseen.savepoint
+    pipeline = savepoint.pipeline
+    if name is not None and name != pipeline:
+        raise UsageError(f"--confirm {name}: the pipeline is {pipeline!r}. Nothing was changed")
+    if name is None:
+        for line in _delivered_lines(foreseen.delivered):
+            tell(line, "warning", err=True)
+    losses = f"all that {pipeline!r} has done since {_moment(savepoint.at)} is undone in its tables"
+    confirm(
+        f"{losses}; confirm with --confirm {pipeline}", f"{losses}. Restore it?", sure=bool(name)
+    )
+    if name is None and typer.prompt("Its name once more", err=True) != pipeline:
+        raise UsageError("that is another name: nothing was changed")
+
+
+def _restored_lines(made: Restored) -> Iterator[str]:
+    yield f"restored {made.pipeline} as it was at {_moment(made.at)}: {made.rows:,} rows"
+    yield f"as it was until now: {made.replaced}, kept until {_moment(made.keep_until)}"
+    yield from _delivered_lines(made.delivered)
+    if made.sent_again:
+        yield f"{count_of(made.sent_again, 'record')} sent since wait again"
+    if made.not_sent_again:
+        yield (
+            f"up to {count_of(made.not_sent_again, 'record')} were sent since to inboxes and "
+            "processed: they are not there again. Send them once more; their ids are free"
+        )
+    if made.sessions:
+        yield "its workers start over"
+
+
+def _delivered_lines(delivered: list[DeliveredSince]) -> Iterator[str]:
+    for one in delivered:
+        yield (
+            f"left the store since: bundles {one.first} to {one.last} of {one.sink}, scope "
+            f"{one.scope}"
+        )
 
 
 def _kept(one: Savepoint) -> str:

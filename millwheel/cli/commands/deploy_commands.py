@@ -7,10 +7,9 @@ import typer
 
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
-from millwheel.cli.options import CommonOptions, Json, Target
+from millwheel.cli.options import CodeOptions, CommonOptions, Json
 from millwheel.cli.plan_text import change_lines, plan_lines
 from millwheel.cli.printing import print_json, tell
-from millwheel.cli.target import load_pipeline
 from millwheel.errors import DeployRefused
 from millwheel.store.console.migrate import require_version, schema_version
 from millwheel.store.port.deploy import Plan
@@ -25,14 +24,14 @@ app = typer.Typer()
         "millwheel plan zeitgeist:pipeline --json",
     ],
 )
-def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
+def plan(code: CodeOptions, as_json: Json = False, *, common: CommonOptions) -> None:
     """Show what a deploy of this code would change.
 
     Each difference from the deployed code is shown with its result for stored data. Nothing is
     changed, and nothing waits. Workers check the same when they start. The exit code is 4 if they
     would refuse the code, else 0.
     """
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     with opened(common) as presence:
         if schema_version(presence.url, pipeline.name) is None:
             found = Plan(None, ())
@@ -73,14 +72,14 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
         "millwheel rollback zeitgeist:pipeline",
     ],
 )
-def rollback(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
+def rollback(code: CodeOptions, as_json: Json = False, *, common: CommonOptions) -> None:
     """Deploy the code of a former generation again.
 
     Workers may run, or not; workers of this code can start afterwards. Without this command, code
     of a former generation is that of a worker that starts again during a deploy, and never undoes
     the deploy.
     """
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     with opened(common) as presence:
         from millwheel.services import planning  # the engine: slow to import
 

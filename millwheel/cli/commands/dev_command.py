@@ -13,7 +13,7 @@ import typer
 from millwheel.cli.command import command
 from millwheel.cli.developing.dev_session import DevSession
 from millwheel.cli.developing.reports import VersionOptions
-from millwheel.cli.options import CommonOptions, ServingOptions, Target, Yes
+from millwheel.cli.options import CodeOptions, CommonOptions, ServingOptions, Yes
 from millwheel.cli.page_beside import can_be_served, page_beside
 from millwheel.cli.printing import say
 from millwheel.cli.sql_files import SUFFIX
@@ -29,7 +29,7 @@ app = typer.Typer()
 
 @command(app, examples=["millwheel dev zeitgeist:pipeline", "millwheel dev trends.sql"])
 def dev(
-    target: Target, serving: ServingOptions, yes: Yes = False, *, common: CommonOptions
+    code: CodeOptions, serving: ServingOptions, yes: Yes = False, *, common: CommonOptions
 ) -> None:
     """Run a pipeline, show the rows of its sinks, and start it again when its code changes.
 
@@ -37,6 +37,7 @@ def dev(
     stored data changes, the command asks.
     """
     os.environ.setdefault("MILLWHEEL_LOG_LEVEL", "warning")  # rows are easier to read alone
+    target = code.target
     if not target.endswith(SUFFIX):
         parts_of(target)
     tokens = serving.ingest_tokens
@@ -46,10 +47,11 @@ def dev(
         _with_port(serving.ingest),
         None if tokens is None else str(tokens),
         common.debug,
+        code.name,
     )
     address = common.address
     with present(address, create=True) as presence, _page(address):
-        _say(f"{target} on the store {address.redacted()}; Ctrl-C ends")
+        _say(f"{code.words} on the store {address.redacted()}; Ctrl-C ends")
 
         async def work() -> Interruption:
             with Interruption() as interruption:

@@ -7,15 +7,13 @@ import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Annotated
 
 import typer
 
 from millwheel.cli.command import command
-from millwheel.cli.options import CommonOptions, Json, OptionGroup
+from millwheel.cli.options import CommonOptions, Json, OptionGroup, OtherName, code_if_any
 from millwheel.cli.printing import print_json, say
-from millwheel.cli.target import is_target, load_pipeline
 from millwheel.core.names import check_name
 from millwheel.core.quantities import count_of
 from millwheel.pipeline import Pipeline
@@ -61,6 +59,7 @@ def doctor(
             metavar="MODULE:PIPELINE|NAME", help="A pipeline that is to run, or its name."
         ),
     ] = None,
+    other_name: OtherName = None,
     planned: PlannedOptions = PlannedOptions(),
     as_json: Json = False,
     *,
@@ -71,10 +70,9 @@ def doctor(
     If anything is missing, the exit code is that of a worker which meets it.
     """
     load: Callable[[], Pipeline] | str | None = None
-    if target is not None and is_target(target):
-        load = partial(load_pipeline, target)
-    elif target is not None:
-        load = check_name(target, "pipeline")
+    if target is not None:
+        code = code_if_any(target, other_name)
+        load = check_name(target, "pipeline") if code is None else code.load
     address = common.address
     found: list[Finding] = []
     if not as_json:

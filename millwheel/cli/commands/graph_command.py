@@ -10,10 +10,9 @@ import typer
 
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
-from millwheel.cli.options import CommonOptions, Json, OptionGroup, Target
+from millwheel.cli.options import CodeOptions, CommonOptions, Json, OptionGroup
 from millwheel.cli.printing import print_json
 from millwheel.cli.sql_files import sources
-from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
 from millwheel.graph import drawing
 from millwheel.graph.svg import svg
@@ -48,12 +47,12 @@ class GraphForms(OptionGroup):
         "millwheel graph trends.sql --code  # the Python that queries became",
     ],
 )
-def graph(target: Target, forms: GraphForms, *, common: CommonOptions) -> None:
+def graph(code: CodeOptions, forms: GraphForms, *, common: CommonOptions) -> None:
     """Check a pipeline's graph and print it. Nothing is started. With --store it has the queries
     that were submitted there."""
     if sum(form not in (False, None) for form in astuple(forms)) > 1:
         raise UsageError("choose one of --mermaid, --svg, --json, --code and --spark")
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     if common.store is not None:
         pipeline = _with_queries(pipeline, common)
     found = pipeline.graph()

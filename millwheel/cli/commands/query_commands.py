@@ -13,10 +13,9 @@ from millwheel.cli.command import command, group
 from millwheel.cli.fitted_tables import Fit, Styled, print_table
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
-from millwheel.cli.options import ChangeOptions, CommonOptions, Json, Target, Yes
+from millwheel.cli.options import ChangeOptions, CodeOptions, CommonOptions, Json, Yes
 from millwheel.cli.printing import confirm, print_json, print_result, tell
 from millwheel.cli.sql_files import text_of_file
-from millwheel.cli.target import load_pipeline
 from millwheel.core.quantities import count_of
 from millwheel.store.console.administration import drop_query
 from millwheel.store.console.migrate import require_version
@@ -43,7 +42,7 @@ QueryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the quer
     ],
 )
 def submit(
-    target: Target,
+    code: CodeOptions,
     file: QueryFile,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Default: the name of the file.")
@@ -54,7 +53,7 @@ def submit(
 ) -> None:
     """Add a query to a pipeline. Workers that run load it without a restart."""
     name = name or file.name.removesuffix(".sql")
-    with _prepared(target, name, file, common, is_new=True) as (prepared, url):
+    with _prepared(code, name, file, common, is_new=True) as (prepared, url):
         _carry_out(prepared, url, change)
 
 
@@ -66,7 +65,7 @@ def submit(
     ],
 )
 def replace(
-    target: Target,
+    code: CodeOptions,
     name: QueryName,
     file: QueryFile,
     yes: Yes = False,
@@ -75,7 +74,7 @@ def replace(
     common: CommonOptions,
 ) -> None:
     """Give a query another text. State that fits it is kept."""
-    with _prepared(target, name, file, common, is_new=False) as (prepared, url):
+    with _prepared(code, name, file, common, is_new=False) as (prepared, url):
         if prepared.continued:
             kept = ", ".join(prepared.continued)
             tell(f"continue with their state: {kept}", err=change.as_json)
@@ -93,13 +92,13 @@ def replace(
 
 @contextmanager
 def _prepared(
-    target: str, name: str, file: Path, common: CommonOptions, *, is_new: bool
+    code: CodeOptions, name: str, file: Path, common: CommonOptions, *, is_new: bool
 ) -> Iterator[tuple[PreparedQuery, str]]:
     """A query that is compiled and compared, and the URL of the open store."""
     from millwheel.services.live_queries import prepare  # the engine: slow to import
 
     text = text_of_file(file)
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     with opened(common) as presence:
         require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
         yield prepare(pipeline, presence.url, name, text, is_new=is_new), presence.url
@@ -150,11 +149,11 @@ def _loaded_line(loaded: Loaded) -> str:
         "millwheel query list zeitgeist:pipeline",
     ],
 )
-def list_queries(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
+def list_queries(code: CodeOptions, as_json: Json = False, *, common: CommonOptions) -> None:
     """List the queries that were submitted to a pipeline."""
     from millwheel.services.live_queries import listed
 
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     with opened(common) as presence:
         require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
         found = listed(pipeline, presence.url)
@@ -200,11 +199,11 @@ def _as_json(one: Any) -> dict[str, Any]:
         "millwheel query explain zeitgeist:pipeline trends",
     ],
 )
-def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
+def explain(code: CodeOptions, name: QueryName, *, common: CommonOptions) -> None:
     """Show the steps of a query: keys, windows, state and its bound, and when rows come out."""
     from millwheel.services.live_queries import explained_query
 
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     with opened(common) as presence:
         require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
         for line in explained_query(pipeline, presence.url, name):
@@ -219,7 +218,7 @@ def explain(target: Target, name: QueryName, *, common: CommonOptions) -> None:
     ],
 )
 def drop(
-    target: Target,
+    code: CodeOptions,
     name: QueryName,
     yes: Yes = False,
     *,
@@ -227,7 +226,7 @@ def drop(
     common: CommonOptions,
 ) -> None:
     """Take a query away, with its state. Tables that it has written stay."""
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     with opened(common) as presence:
         require_version(presence.url, pipeline.name, address=common.address, migrate_now=False)
         data = "its state, its timers and records that are on their way in it"

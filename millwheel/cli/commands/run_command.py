@@ -16,10 +16,9 @@ import typer
 from millwheel.cli.command import command
 from millwheel.cli.display import log_boundedness, log_doubts, showing
 from millwheel.cli.opened_store import opened_for
-from millwheel.cli.options import CommonOptions, InputOptions, Json, ServingOptions, Target
+from millwheel.cli.options import CodeOptions, CommonOptions, InputOptions, Json, ServingOptions
 from millwheel.cli.printing import print_json, tell
 from millwheel.cli.run_summary import summary_json, summary_lines
-from millwheel.cli.target import load_pipeline
 from millwheel.core.clock import SystemClock
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
@@ -59,7 +58,7 @@ class RunServingOptions(ServingOptions):
     ],
 )
 def run(
-    target: Target,
+    code: CodeOptions,
     inputs: RunInputOptions,
     serving: RunServingOptions,
     workers: Annotated[
@@ -73,7 +72,7 @@ def run(
     common: CommonOptions,
 ) -> None:
     """Run a pipeline until its input is processed. Run again, it resumes where it stopped."""
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     if workers is not None:
         _refuse_for_crew(inputs, serving)
     http, ingestion = serving.endpoint(), serving.ingestion()
@@ -86,7 +85,7 @@ def run(
         work = (
             _run(pipeline, presence, inputs, http, ingestion)
             if workers is None
-            else _run_crew(pipeline, target, workers, presence, inputs)
+            else _run_crew(pipeline, code, workers, presence, inputs)
         )
         summary, interruption = loop.run(work)
     if as_json:
@@ -159,10 +158,10 @@ async def _run(
 
 
 async def _run_crew(
-    pipeline: Pipeline, target: str, workers: int, presence: Presence, inputs: InputOptions
+    pipeline: Pipeline, code: CodeOptions, workers: int, presence: Presence, inputs: InputOptions
 ) -> tuple[Summary, Interruption]:
     clock = SystemClock()
-    options = ["--accept-late"] if inputs.accept_late else []
+    options = [*code.options, *(["--accept-late"] if inputs.accept_late else [])]
     name = pipeline.name
     with (
         Interruption() as interruption,
@@ -174,7 +173,7 @@ async def _run_crew(
         address = presence.address
         try:
             store = address.url or str(address.directory)
-            crew = Crew(target, store, workers, _relay, clock, options=options)
+            crew = Crew(code.target, store, workers, _relay, clock, options=options)
             outcome: Outcome = await crew.run(interruption.asked)
         finally:
             following.cancel()

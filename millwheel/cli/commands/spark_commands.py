@@ -17,14 +17,13 @@ from millwheel.cli.opened_store import opened, opened_for
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import (
     ChangeOptions,
+    CodeOptions,
     CommonOptions,
     KeepOpen,
     OnePipeline,
     OptionGroup,
-    Target,
 )
 from millwheel.cli.printing import print_result
-from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
 from millwheel.store.console.administration import transaction
 from millwheel.store.console.asking import Asking
@@ -116,7 +115,7 @@ class QueryOptions(OptionGroup):
     ],
 )
 def run_on_spark(
-    target: Target,
+    code: CodeOptions,
     checkpoint: Checkpoint,
     batches: BatchOptions,
     how: QueryOptions,
@@ -125,13 +124,13 @@ def run_on_spark(
     common: CommonOptions,
 ) -> None:
     """Run a pipeline as a streaming query. Run again, it resumes where it stopped."""
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     from millwheel.spark.engine.running import run_on_spark
 
     with opened_for(pipeline.name, common) as presence:
         run_on_spark(
             pipeline,
-            target,
+            code.target,
             presence.url,
             checkpoint=checkpoint,
             until_caught_up=batches.until_caught_up,
@@ -151,7 +150,7 @@ def run_on_spark(
     ],
 )
 def aggregate(
-    target: Target,
+    code: CodeOptions,
     batches: BatchOptions,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Make them from all rows first.")
@@ -164,7 +163,7 @@ def aggregate(
     common: CommonOptions,
 ) -> None:
     """Keep the aggregates of a pipeline up to date."""
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     from millwheel.spark.aggregation.aggregate_run import run_aggregates
 
     where = cluster.cluster()
@@ -233,10 +232,10 @@ def report(
     ],
 )
 def take(
-    target: Target, checkpoint: Checkpoint, *, change: ChangeOptions, common: CommonOptions
+    code: CodeOptions, checkpoint: Checkpoint, *, change: ChangeOptions, common: CommonOptions
 ) -> None:
     """Move a pipeline with its state from its workers to Spark. Nothing is lost or doubled."""
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     from millwheel.spark.engine.running import move_to_spark
 
     with opened(common) as presence:
@@ -244,7 +243,7 @@ def take(
         _note_move(
             presence.url, pipeline.name, change.reason, {"to": "spark", "checkpoint": checkpoint}
         )
-    then = f"millwheel spark run {target} --checkpoint {checkpoint}"
+    then = f"millwheel spark run {code.words} --checkpoint {checkpoint}"
     _print_moved(pipeline.name, moved, then, change)
 
 
@@ -256,17 +255,17 @@ def take(
     ],
 )
 def give_back(
-    target: Target, *, change: ChangeOptions, cluster: ClusterOptions, common: CommonOptions
+    code: CodeOptions, *, change: ChangeOptions, cluster: ClusterOptions, common: CommonOptions
 ) -> None:
     """Move a pipeline with its state from Spark back to workers. Nothing is lost or doubled."""
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     from millwheel.spark.engine.running import move_to_engine
 
     where = cluster.cluster()
     with opened(common) as presence:
         moved = move_to_engine(pipeline, presence.url, cluster=where)
         _note_move(presence.url, pipeline.name, change.reason, {"to": "engine", "checkpoint": None})
-    _print_moved(pipeline.name, moved, f"millwheel run {target}, or its workers", change)
+    _print_moved(pipeline.name, moved, f"millwheel run {code.words}, or its workers", change)
 
 
 def _note_move(url: str, pipeline: str, reason: str, noted: dict[str, str | None]) -> None:

@@ -17,11 +17,12 @@ from millwheel.cli.options import (
     CommonOptions,
     Json,
     OptionGroup,
+    OtherName,
     PipelineName,
     Yes,
+    code_if_any,
 )
 from millwheel.cli.printing import confirm, print_result, tell
-from millwheel.cli.target import is_target, load_pipeline
 from millwheel.core.names import check_name
 from millwheel.core.quantities import byte_text, count_of
 from millwheel.errors import UsageError
@@ -41,6 +42,14 @@ app = typer.Typer()
 StoreDirectory = Annotated[
     Path | None, typer.Argument(metavar="DIR", help="Directory of the store, as --store DIR.")
 ]
+
+
+@dataclass(frozen=True)
+class MigratedPipeline(OptionGroup):
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:PIPELINE|NAME", help="The pipeline, or its name.")
+    ]
+    other_name: OtherName = None
 
 
 @dataclass(frozen=True)
@@ -70,9 +79,7 @@ class StateOptions(OptionGroup):
     ],
 )
 def migrate(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE:PIPELINE|NAME", help="The pipeline, or its name.")
-    ],
+    wanted: MigratedPipeline,
     roles: Annotated[
         bool,
         typer.Option(
@@ -99,8 +106,9 @@ def migrate(
     With MODULE:PIPELINE, the streams of a new pipeline that have an Inbox take records from then
     on.
     """
-    pipeline = load_pipeline(target) if is_target(target) else None
-    name = check_name(target, "pipeline") if pipeline is None else pipeline.name
+    code = code_if_any(wanted.target, wanted.other_name)
+    pipeline = None if code is None else code.load()
+    name = check_name(wanted.target, "pipeline") if pipeline is None else pipeline.name
     address = common.address
     with present(address, create=True) as presence:
         before = schema_version(presence.url, name)

@@ -15,8 +15,13 @@ import typer
 from millwheel.cli.command import command
 from millwheel.cli.display import log_boundedness, log_doubts, showing
 from millwheel.cli.opened_store import opened_for
-from millwheel.cli.options import CommonOptions, InputOptions, OptionGroup, ServingOptions, Target
-from millwheel.cli.target import load_pipeline
+from millwheel.cli.options import (
+    CodeOptions,
+    CommonOptions,
+    InputOptions,
+    OptionGroup,
+    ServingOptions,
+)
 from millwheel.errors import UsageError
 from millwheel.services import loop
 from millwheel.services.endpoint import Endpoint
@@ -150,7 +155,7 @@ class PeerOptions(OptionGroup):
     ],
 )
 def worker(
-    target: Target,
+    code: CodeOptions,
     peers: PeerOptions,
     tls: TlsOptions,
     serving: ServingOptions,
@@ -159,7 +164,7 @@ def worker(
     common: CommonOptions,
 ) -> None:
     """Run one of several workers that share a pipeline. It runs until SIGTERM or Ctrl-C."""
-    pipeline = load_pipeline(target)
+    pipeline = code.load()
     if inputs.until_done and inputs.keep_open:
         raise UsageError(
             "--until-done waits for the end of event time, which --keep-open prevents: give one of "

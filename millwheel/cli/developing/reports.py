@@ -20,6 +20,8 @@ class VersionOptions(Struct, frozen=True):
     ingest: str | None
     ingest_tokens: str | None
     debug: bool
+    other_name: str | None = None
+    """The name to run the pipeline under; None: its own."""
 
 
 class Imported(Struct, tag=True, frozen=True):

@@ -40,6 +40,7 @@ from millwheel.cli.target import load_pipeline
 from millwheel.core.model import MIN_TIME, Record
 from millwheel.errors import DeployRefused
 from millwheel.files.file_sources import FilePartition
+from millwheel.graph.outside import own_directory
 from millwheel.pipeline import Pipeline
 from millwheel.services import loop, planning
 from millwheel.services.endpoint import Endpoint
@@ -88,7 +89,7 @@ def run_version(options: VersionOptions, reports: ReportPipe) -> None:
     """
     code = ImportedCode(options.target, reports)
     try:
-        pipeline = load_pipeline(options.target)
+        pipeline = load_pipeline(options.target, options.other_name)
     finally:
         code.report()
     http = None if options.http is None else Endpoint.parse(options.http)
@@ -153,7 +154,7 @@ def _checked(pipeline: Pipeline) -> Checked:
             if isinstance(partition, FilePartition)
         ],
         {sink.name: bool(sink.key) for sink in sinks if isinstance(sink, Table)},
-        [str(sink.path) for sink in sinks if isinstance(sink, JsonLinesFiles)],
+        [_directory(pipeline, sink) for sink in sinks if isinstance(sink, JsonLinesFiles)],
     )
 
 
@@ -179,6 +180,12 @@ def _reporting(sink: BundleSink, reports: ReportPipe) -> Callable[..., Any]:
 
 
 # -- the deploy ------------------------------------------------------------------------------------
+
+
+def _directory(pipeline: Pipeline, sink: JsonLinesFiles) -> str:
+    """The directory of the part files; a fork has its own (decision 86)."""
+    is_own = pipeline.name != pipeline.name_in_code
+    return str(sink.path / own_directory(pipeline.name) if is_own else sink.path)
 
 
 def _deploy(pipeline: Pipeline, presence: Presence, reports: ReportPipe) -> None:

@@ -314,8 +314,11 @@ class Interval:
         if self.source_task is not None:
             return msgspec.json.encode(self.source_task.position())
         if self.part_file is not None:
-            return msgspec.json.encode({"length": self.part_file.length_with(work.effects.lines)})
-        return self.mode.position(work)
+            return msgspec.json.encode(self.part_file.position_with(work.effects.lines))
+        found = self.mode.position(work)
+        if found is None and self.step.withholds and self.position.value is not None:
+            return msgspec.json.encode(self.position.value)  # of the part file that waits
+        return found
 
     def settled(self, work: IntervalWork) -> None:
         self.watermarks.settled(work)

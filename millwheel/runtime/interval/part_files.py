@@ -10,6 +10,10 @@ Each part file must belong to the sink alone. A symbolic link in its place is re
 anything that is not a regular file. A file with a second name (a hard link, for example of a
 snapshot made by `cp -al`) stays as it is, and a copy is continued. The sink's directory may be a
 symbolic link.
+
+Two pipelines with one directory would cut each other's lines, since both have an interval 1. So a
+file knows its pipeline, by an extended attribute, where the file system has them; and a fork, like
+code that runs under another name, writes to a directory of its own inside the sink's (decision 86).
 """
 
 from __future__ import annotations
@@ -22,16 +26,58 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from millwheel.errors import InputError, OutputError, OutputFull
 
 COPY_BYTES = 1 << 20
 """Bytes copied at a time when a file is replaced."""
 
+OWNER = "user.millwheel.pipeline"
+"""Extended attribute with the pipeline's name and its store (`Environment.store_id`)."""
+
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """System errors that end when an operator frees space."""
+
+
+@dataclass(frozen=True)
+class PartPlace:
+    """The place of an interval's lines."""
+
+    path: Path
+    length: int
+    """Committed length in bytes."""
+    inside: str | None
+    """The pipeline's own directory inside the sink's; None: it has none."""
+
+    @classmethod
+    def of(
+        cls,
+        directory: Path,
+        interval_id: int,
+        position: Mapping[str, Any] | None,
+        own: str | None,
+    ) -> PartPlace:
+        """
+        Args:
+            position: the stored one of the interval.
+            own: the pipeline's own directory inside the sink's, if it has to have one.
+        """
+        inside = own or (position or {}).get("in")
+        place = directory if inside is None else directory / inside
+        length = _stored_length(position, inside)
+        return cls(place / f"part-{interval_id:05d}.jsonl", length, inside)
+
+
+def _stored_length(position: Mapping[str, Any] | None, inside: str | None) -> int:
+    """The length in a stored position; 0 if it is that of a file elsewhere: the pipeline is a fork,
+    and the position is that of its origin."""
+    stored = position or {}
+    length: int = stored.get("length", 0) if stored.get("in") == inside else 0
+    return length
 
 
 class PartFile:
@@ -41,6 +87,8 @@ class PartFile:
         path: the file's path; missing directories are made.
         length: committed length in bytes.
         monotonic: a monotonic clock, in seconds.
+        owner: the pipeline's name and its store; empty: not known.
+        inside: the pipeline's own directory inside the sink's; None: it has none.
 
     Raises:
         InputError: the file is shorter than its committed length.
@@ -49,12 +97,19 @@ class PartFile:
     """
 
     def __init__(
-        self, path: Path, length: int, monotonic: Callable[[], float] = time.monotonic
+        self,
+        path: Path,
+        length: int,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        owner: str = "",
+        inside: str | None = None,
     ) -> None:
         self.path = path
         self.length = length
         self.no_room: OutputFull | None = None
         """The error of the last append, if the disk or quota was full."""
+        self._inside = inside
         self._monotonic = monotonic
         self._writing = threading.Lock()
         """Held while appending, so that the file is not cut or closed then."""
@@ -67,16 +122,22 @@ class PartFile:
             with self._doing("opened"):
                 self._file = self._opened(directory)
                 os.fsync(directory)
+            self._refuse_others(self._file, owner)
             self._check(length)
             with self._doing("opened"):
                 if os.fstat(self._file).st_nlink > 1 or not _locked(self._file):
                     self._file = self._replaced(directory, self._file, length)
+            _set_owner(self._file, owner)
             self.restore(length)
         except BaseException:
             self.close()
             raise
         finally:
             os.close(directory)
+
+    @classmethod
+    def at(cls, place: PartPlace, monotonic: Callable[[], float], owner: str) -> PartFile:
+        return cls(place.path, place.length, monotonic, owner=owner, inside=place.inside)
 
     def _opened(self, directory: int) -> int:
         """Open or make the file by its name in the directory, never through a link."""
@@ -98,6 +159,21 @@ class PartFile:
             os.close(file)
             raise self._no_file()
         return file
+
+    def _refuse_others(self, file: int, owner: str) -> None:
+        """Refuse a file of another pipeline. One of the same name, in another store, was dropped,
+        unless it holds the lock."""
+        known = _owner_of(file)
+        if not known or not owner or _store_in(known) == _store_in(owner):
+            return
+        name = _name_in(known)
+        if name == _name_in(owner) and _locked(file):
+            return
+        raise OutputError(
+            f"{self.path} has lines of the pipeline {name!r} of another store or copy, and two "
+            "pipelines would cut each other's lines. Give the sink of one of them another "
+            "directory; or, if that pipeline is gone, move the file away, and start again"
+        )
 
     def _no_file(self) -> OutputError:
         return OutputError(
@@ -153,8 +229,14 @@ class PartFile:
                 os.ftruncate(self._open_file(), length)
             self.length = length
 
-    def length_with(self, lines: list[bytes]) -> int:
-        return self.length + sum(map(len, lines)) + len(lines)
+    def restore_to(self, position: Mapping[str, Any] | None) -> None:
+        """Cut the file to the length in a stored position."""
+        self.restore(_stored_length(position, self._inside))
+
+    def position_with(self, lines: list[bytes]) -> dict[str, Any]:
+        """The position to store in the commit of some lines."""
+        length = self.length + sum(map(len, lines)) + len(lines)
+        return {"length": length} | ({} if self._inside is None else {"in": self._inside})
 
     async def append(self, lines: list[bytes]) -> None:
         """Append lines and wait until they are on the disk.
@@ -219,6 +301,28 @@ def _locked(file: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _owner_of(file: int) -> str:
+    """Empty: not known, or the file system has no such attributes."""
+    try:
+        return os.getxattr(file, OWNER).decode()
+    except (OSError, AttributeError, UnicodeDecodeError):
+        return ""
+
+
+def _set_owner(file: int, owner: str) -> None:
+    if owner and _owner_of(file) != owner:
+        with contextlib.suppress(OSError, AttributeError):  # not on every file system
+            os.setxattr(file, OWNER, owner.encode())
+
+
+def _name_in(owner: str) -> str:
+    return owner.partition(".")[0]
+
+
+def _store_in(owner: str) -> str:
+    return owner.partition(".")[2]
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -30,6 +30,8 @@ class Step:
     routes: dict[str, StreamRoute]
     run: bytes = NO_RUN
     """This worker's mark in the ids of weak productions."""
+    withholds: bool = False
+    """Its outputs outside the store are counted and dropped (decision 86)."""
     removed: bool = False
     """A newer deploy has removed the node, while this worker still runs code with it."""
     destinations: list[Destination] = field(default_factory=list)

@@ -6,14 +6,13 @@ revert. The whole bundle succeeds, is tried again, or is given up.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from millwheel.bundles import BundleId, RecordsRefused
 from millwheel.context import BundleContext
 from millwheel.core.codec import reason
-from millwheel.core.counters import DEAD_LETTERS
+from millwheel.core.counters import DEAD_LETTERS, WITHHELD
 from millwheel.core.effects import BundleCall, Effects
 from millwheel.core.model import Delivery, Key, from_micros
 from millwheel.core.redaction import shown_key
@@ -113,6 +112,9 @@ async def _call(
 ) -> None:
     """Call user code once, without the records that it has refused."""
     node, members = interval.step.node, batches.members
+    if interval.step.withholds:
+        effects.count(WITHHELD, len(members) - len(refused))
+        return
     assert node.computation is not None
     first = members[0]
     bundle_id = BundleId(
@@ -157,10 +159,10 @@ class BundleOwner:
         )
 
     async def store_id(self) -> str:
-        """The pipeline's name, and a text that distinguishes its store."""
-        secret = await self._env.patiently(self._env.store.peer_secret)
-        digest = hashlib.sha256(b"store id" + secret).hexdigest()
-        return f"{self._env.graph.name}.{digest[:12]}"
+        return await self._env.store_id()
+
+    def own_name(self, name: str) -> str:
+        return self._env.own_name(name)
 
 
 def _set_aside(

@@ -89,7 +89,7 @@ class Batched(Mode):
                 records=len(batches.members),
             )
         effects = await run_batch(env, interval, batches)
-        batches.delivered()
+        batches.delivered(withheld=interval.step.withholds)
         assert interval.lane is not None
         work = interval.lane.open_work(interval, alone=batches.refusal is not None)
         work.delivers = True

@@ -154,7 +154,7 @@ class Batches:
         """Number of the newest bundle; 0: there was none."""
         self.inherited: int = stored.get("inherited", 0)
         """The number above which this interval's own bundles begin: the newest one of those that it
-        came from."""
+        came from, or that were withheld."""
         self.previous: int = stored.get("previous", self.number - ("open" in stored))
         """Number of the newest bundle that is delivered."""
         self.closed_at: int = stored.get("at", 0)
@@ -281,9 +281,16 @@ class Batches:
         """User code gets the bundle, for the first time or again."""
         self._change("deliver")
 
-    def delivered(self) -> None:
-        """User code has finished the bundle, or it was given up."""
+    def delivered(self, *, withheld: bool = False) -> None:
+        """User code has finished the bundle, or it was given up.
+
+        Args:
+            withheld: it was dropped: the next bundle is numbered as after the store has lost this
+                one, and an external database that does not have it lacks nothing.
+        """
         self._change("delivered")
+        if withheld:
+            self.inherited, self._incarnation = self.number, ""
 
     def to_keep(self) -> list[Delivery[Any]]:
         """The weak members, which their senders do not store, if the commit being built is the

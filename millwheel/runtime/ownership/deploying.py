@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -8,6 +9,7 @@ from millwheel.graph.node import Node
 from millwheel.graph.order import Graph
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.step import Step
+from millwheel.runtime.ownership.own_outputs import as_run
 from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.runtime.routes.routes import StreamRoute, WeakRoute, connect
 from millwheel.runtime.seen.weak_ids import mark_of
@@ -158,11 +160,14 @@ def log_rekeyed(env: Environment, deployment: Deployment) -> None:
 
 
 def connect_steps(steps: dict[int, Step], env: Environment, deployment: Deployment) -> None:
-    for place, node in enumerate(env.graph.nodes):
+    for place, node in enumerate(map(partial(as_run, env), env.graph.nodes)):
         id_ = deployment.computations[node.name]
         kind = WeakRoute if node.is_weak else StreamRoute
-        routes = {s.name: kind(s, node.sinks.get(s.name, [])) for s in node.writes}
-        steps[id_] = Step(id_, place, node, routes, mark_of(env.worker))
+        withholds = env.copied.withholds and node.leaves_store
+        routes = {
+            s.name: kind(s, node.sinks.get(s.name, []), withholds=withholds) for s in node.writes
+        }
+        steps[id_] = Step(id_, place, node, routes, mark_of(env.worker), withholds)
     by_name = {step.name: step for step in steps.values()}
     for step in steps.values():
         connect(by_name, step.node, step.routes)

@@ -17,7 +17,8 @@ TRIES_PER_BEAT = 10
 
 
 class Heartbeat(Service):
-    """`set_clock` gets this machine's time before the request, and the store's time."""
+    """`set_clock` gets this machine's time before the request, and the store's time; `switch` is
+    called if outputs are withheld now, and were not at the start, or the other way round."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class Heartbeat(Service):
         lease: Lease,
         load: Callable[[], dict[str, Any]],
         set_clock: Callable[[int, int], None],
+        switch: Callable[[], None],
     ) -> None:
         self._every = env.settings.lease_seconds / BEATS_PER_LEASE
         super().__init__(env.clock, self._every / TRIES_PER_BEAT)
@@ -32,6 +34,7 @@ class Heartbeat(Service):
         self._lease = lease
         self._load = load
         self._set_clock = set_clock
+        self._switch = switch
         self._last = float("-inf")
         self.waits_since: float | None = None
         """Monotonic time of the unanswered heartbeat; None: all are answered."""
@@ -52,6 +55,8 @@ class Heartbeat(Service):
         self._last = asked
         self._lease.renewed(asked)
         self.answered(before, answer.now)
+        if answer.withholds != env.copied.withholds:
+            self._switch()
 
     def answered(self, before: int, now: int) -> None:
         """Adopt the store's time; `before` is this machine's time before the request."""

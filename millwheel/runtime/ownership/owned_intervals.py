@@ -20,13 +20,14 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from millwheel.errors import StoreError
+from millwheel.graph.outside import own_directory
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.filter_restoring import rebuild_filters
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.interval_fold import fold
-from millwheel.runtime.interval.part_files import PartFile
+from millwheel.runtime.interval.part_files import PartFile, PartPlace
 from millwheel.runtime.lane.lane import Lane
 from millwheel.runtime.modes.choosing import Modes
 from millwheel.runtime.network.courier import Courier
@@ -176,12 +177,18 @@ class OwnedIntervals:
             exactly_once=interval.step.node.exactly_once,
             rekeyed=interval.step.name in self._env.rekeyed,
         )
+        if interval.step.withholds:
+            return
         for uses in interval.step.node.sinks.values():
             for use in uses:
                 if isinstance(use.sink, JsonLinesFiles):
-                    path = use.sink.path / f"part-{interval.id:05d}.jsonl"
-                    length = (claim.position or {}).get("length", 0)
-                    interval.part_file = PartFile(path, length, self._env.clock.monotonic)
+                    self._open_part_file(interval, claim, use.sink)
+
+    def _open_part_file(self, interval: Interval, claim: Claim, sink: JsonLinesFiles) -> None:
+        env = self._env
+        own = own_directory(env.graph.name) if env.is_beside else None
+        place = PartPlace.of(sink.path, interval.id, claim.position, own)
+        interval.part_file = PartFile.at(place, env.clock.monotonic, env.file_owner)
 
     @property
     def held(self) -> list[Interval]:

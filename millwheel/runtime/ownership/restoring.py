@@ -69,7 +69,7 @@ class Restoring:
                     reading=not (self._env.stopping or interval.leaving)
                 )
             elif interval.part_file is not None:
-                interval.part_file.restore((interval.position.value or {}).get("length", 0))
+                interval.part_file.restore_to(interval.position.value)
         # The failed commit may turn out to be stored: that may concern every interval.
         for interval in self._exchange.intervals:
             if interval in restored or interval.watermarks.has_news():

@@ -13,6 +13,7 @@ import msgspec
 from millwheel.core.chunk import Chunk, Outbox
 from millwheel.core.chunk_code import RecordPlace
 from millwheel.core.codec import Codec
+from millwheel.core.counters import WITHHELD
 from millwheel.core.effects import Effects, Produced, StateCell
 from millwheel.core.model import Delivery, Key
 from millwheel.errors import UserCodeError
@@ -30,8 +31,15 @@ NOBODY = 0
 class StreamRoute:
     """The readers of one node's stream, and the sinks that are written in the node's own commit."""
 
-    def __init__(self, stream: Stream[Any], sinks: list[SinkUse]) -> None:
+    def __init__(
+        self, stream: Stream[Any], sinks: list[SinkUse], *, withholds: bool = False
+    ) -> None:
+        """
+        Args:
+            withholds: lines are counted, and written nowhere.
+        """
         self.stream = stream.name
+        self._withholds = withholds
         self.codec = stream.codec
         self._classes = stream.codec.classes
         self._encode_unchecked = stream.codec.encode_unchecked
@@ -198,6 +206,9 @@ class StreamRoute:
                 self.codec.check(line, value)
             else:
                 line = self._line_codec.encode(row(value))
+            if self._withholds:
+                effects.count(WITHHELD, 1)
+                continue
             if self.to_file:
                 effects.lines.append(line)
                 effects.size += len(line)

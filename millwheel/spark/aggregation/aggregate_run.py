@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 from rich.console import Console
 from rich.status import Status
 
-from millwheel.aggregates import Aggregate
+from millwheel.aggregates import Aggregate, Parquet
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import UsageError
+from millwheel.graph.outside import own_directory
 from millwheel.pipeline import Pipeline
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.aggregate_progress import Stored
@@ -26,6 +28,9 @@ from millwheel.spark.aggregation.rounds import (
 from millwheel.spark.launch import Cluster, launched
 from millwheel.spark.spark_stopping import Interruptible
 from millwheel.spark.store_sessions import statement, store_url
+from millwheel.store.console.inspection import inspect
+from millwheel.store.console.outputs import output_status
+from millwheel.store.port.deploy import CopyState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,13 +77,15 @@ def run_aggregates(
     pipeline.graph()
     aggregates = _chosen(pipeline, only)
     url = store_url({} if store is None else {"store": store})
-    every = [Stored(url, pipeline.name, aggregate) for aggregate in aggregates]
-    _require_tables(every)
+    _require_tables([Stored(url, pipeline.name, aggregate) for aggregate in aggregates])
+    every = [
+        Stored(url, pipeline.name, aggregate) for aggregate in _as_run(pipeline, url, aggregates)
+    ]
     with Interruptible() as interruptible, ExitStack() as stack:
         for stored in every:
             stack.enter_context(stored.sole())
             stored.begin()
-            if from_scratch:
+            if from_scratch or (stored.aggregate not in aggregates and _is_empty(stored)):
                 stored.start_over()
         modules = {aggregate.function.__module__ for aggregate in aggregates}
         with launched(
@@ -106,6 +113,43 @@ def run_aggregates(
                     done=display.show,
                     idle=display.rest,
                 )
+
+
+def _as_run(pipeline: Pipeline, url: str, aggregates: Sequence[Aggregate]) -> list[Aggregate]:
+    """The aggregates as this pipeline makes them: files of a fork are withheld, or are in a
+    directory of its own (decision 86).
+
+    Raises:
+        UsageError: all of them are withheld.
+    """
+    name = pipeline.name
+    with inspect(url) as inspection:
+        inspection.require_current(name)
+        outputs = output_status(inspection.connection, name)
+    copied = CopyState(outputs.origin, outputs.withholds)
+    files = [one for one in aggregates if isinstance(one.to, Parquet)]
+    if copied.withholds and files:
+        names = ", ".join(one.name for one in files)
+        way = f"to make them: millwheel outputs {name} on"
+        if len(files) == len(aggregates):
+            raise UsageError(f"pipeline {name!r} withholds its outputs: {names}; {way}")
+        log.warning("aggregates_withheld", aggregates=names, what_to_do=way)
+        return [one for one in aggregates if one not in files]
+    if not copied.is_beside(name, pipeline.name_in_code):
+        return list(aggregates)
+    return [
+        replace(one, to=Parquet(one.to.path / own_directory(name)))
+        if isinstance(one.to, Parquet)
+        else one
+        for one in aggregates
+    ]
+
+
+def _is_empty(stored: Stored) -> bool:
+    """Whether there are no files yet: a fork has the progress of its origin, which has its files
+    elsewhere."""
+    to = stored.aggregate.to
+    return isinstance(to, Parquet) and not to.path.exists()
 
 
 def _partitions(spark: SparkSession, cluster: Cluster) -> int:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from millwheel.core.counters import WITHHELD
 from millwheel.core.quantities import count_of, duration
 from millwheel.graph.picture import Arrow, Box
 from millwheel.graph.stored_picture import stored_picture
@@ -17,6 +18,7 @@ from millwheel.store.console.inspection import (
     SourceStatus,
     SparkQueryStatus,
 )
+from millwheel.store.console.outputs import OutputStatus
 from millwheel.store.console.step_names import stored_nodes
 from millwheel.ui.page import NoFilters, Page
 from millwheel.ui.rate_history import WHOLE, RateHistory, RatePoint
@@ -76,6 +78,10 @@ class StandingSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Short words about steps that stand out."""
     sources: list[SourceLeft]
     sinks: list[Undelivered]
+    outputs: OutputStatus = OutputStatus()
+    """Whether its steps may write outside the store."""
+    withheld: dict[str, int] = {}
+    """Records and lines that were not written there, by step."""
     boxes: list[Box]
     """Of the picture: steps, and sinks that are written in commits of steps."""
     arrows: list[Arrow]
@@ -113,6 +119,12 @@ def look(inspection: Inspection, pipeline: str, filters: NoFilters) -> StandingS
             status.sources, {one.name for one in status.computations if one.paused}
         ),
         sinks=undelivered(status.sinks),
+        outputs=status.outputs,
+        withheld={
+            one.name: one.counters[WITHHELD]
+            for one in status.computations
+            if WITHHELD in one.counters
+        },
         boxes=list(picture.boxes),
         arrows=list(picture.arrows),
     )

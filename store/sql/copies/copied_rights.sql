@@ -1,4 +1,5 @@
--- The rights that roles have on a schema and on its relations, columns and functions, as statements for another schema.
+-- The rights that roles have on a schema and on its relations, columns and functions, as statements for another schema. Only
+-- a member of a role can give rights on relations that the role will make.
 WITH origin AS (SELECT n.oid, n.nspacl FROM pg_catalog.pg_namespace AS n WHERE n.nspname = %(schema)s)
 SELECT format('GRANT %%s ON SCHEMA %%I TO %%s', a.privilege_type, %(target)s::text, g.role)
 FROM origin AS o, pg_catalog.aclexplode(o.nspacl) AS a,
@@ -45,7 +46,7 @@ SELECT format(
     CASE d.defaclobjtype WHEN 'S' THEN 'SEQUENCES' WHEN 'f' THEN 'FUNCTIONS' ELSE 'TABLES' END, g.role
 )
 FROM origin AS o
-JOIN pg_catalog.pg_default_acl AS d ON d.defaclnamespace = o.oid,
+JOIN pg_catalog.pg_default_acl AS d ON d.defaclnamespace = o.oid AND pg_catalog.pg_has_role(d.defaclrole, 'USAGE'),
 LATERAL pg_catalog.aclexplode(d.defaclacl) AS a,
 LATERAL (
     SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END AS role

@@ -6,7 +6,7 @@
 -- The session of the heartbeats holds the worker's liveness lock (decision 58). Each heartbeat takes it once
 -- more, which costs nothing, so that a session that replaces a broken one has it too. If a former session
 -- still has the lock, the lease alone tells whether the worker lives. The process id shows whether a connection
--- pooler has begun to share sessions.
+-- pooler has begun to share sessions. The last column shows when an operator has turned outputs on or off.
 UPDATE {worker}
 SET heartbeat_at = greatest(heartbeat_at, now(), to_timestamp(%(stamp)s::bigint / 1e6)),
     lease_until = now() + %(lease_seconds)s * interval '1 second', lease_seconds = %(lease_seconds)s,
@@ -16,4 +16,5 @@ SET heartbeat_at = greatest(heartbeat_at, now(), to_timestamp(%(stamp)s::bigint 
             THEN pg_postmaster_start_time()
     END
 WHERE id = %(id)s AND NOT stopped
-RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, pg_backend_pid()
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, pg_backend_pid(),
+    (SELECT withholds FROM {pipeline})

@@ -1,0 +1,3 @@
+-- Lets a sequence go on beyond the numbers that another one has given.
+SELECT pg_catalog.setval({sequence}::regclass, greatest(restored.last_value, replaced.last_value))
+FROM {restored} AS restored, {replaced} AS replaced

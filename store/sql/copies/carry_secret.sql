@@ -1,0 +1,2 @@
+-- Workers have read their secret when they started.
+INSERT INTO {restored} SELECT * FROM {replaced}
