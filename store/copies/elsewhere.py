@@ -36,8 +36,8 @@ from millwheel.store.copies.origins import (
 )
 from millwheel.store.copies.progress import CopyCount, Show, show_nothing
 from millwheel.store.copies.row_files import blaming_the_file, row_blocks, stored_rows
-from millwheel.store.copies.structure import (
-    Part,
+from millwheel.store.copies.schema_statements import (
+    SchemaPart,
     SequencePosition,
     Structure,
     left_behind,
@@ -155,7 +155,7 @@ class _Target:
 
     def begin(self, structure: Structure) -> None:
         """Make the schema, and its tables without keys."""
-        with self._told("the schema"):
+        with self._explained("the schema"):
             schema = sql.Identifier(self._new.name)
             self._connection.execute(composed("make_own_schema", schema=schema))
             self._connection.execute(set_path(self._new.name))
@@ -164,7 +164,7 @@ class _Target:
 
     def take(self, table: str, columns: list[str], blocks: Iterable[bytes]) -> int:
         """Take rows as CSV; returns their number."""
-        with self._told(f"rows of table {table!r}"):
+        with self._explained(f"rows of table {table!r}"):
             cursor = self._connection.cursor()
             with cursor.copy(rows_in(self._new.name, table, columns)) as copy:
                 for block in blocks:
@@ -181,11 +181,11 @@ class _Target:
             progress.at(part.of_table)
             self._run(part)
         for position in positions:
-            self._run(Part("", position.statement()))
+            self._run(SchemaPart("", position.statement()))
         for table in self._analyzed:
             name = sql.Identifier(self._new.name, table)
-            self._run(Part(table, composed("copy_analyze", table=name)))
-        with self._told("the views of this version"):
+            self._run(SchemaPart(table, composed("copy_analyze", table=name)))
+        with self._explained("the views of this version"):
             install_views(self._connection, self._new.name)
             self._connection.execute(set_path(self._new.name))
         for part in structure.code:
@@ -193,18 +193,18 @@ class _Target:
 
     def own(self, origin: str, at: datetime, rows: int, left_out: list[str]) -> MadeCopy:
         name = self._new.name
-        with self._told("the row of the pipeline"):
+        with self._explained("the row of the pipeline"):
             own_rows(self._connection, name, origin, at, self._new.marks)
             size = size_of(self._connection, name)
         return MadeCopy(name, origin, at, None, rows, size, left_out)
 
-    def _run(self, part: Part) -> None:
+    def _run(self, part: SchemaPart) -> None:
         first = part.statement.lstrip().partition("\n")[0][:SHOWN_CHARACTERS]
-        with self._told(f"{part.of_table!r} ({first})" if part.of_table else first):
+        with self._explained(f"{part.of_table!r} ({first})" if part.of_table else first):
             self._connection.execute(part.statement)
 
     @contextlib.contextmanager
-    def _told(self, part: str) -> Iterator[None]:
+    def _explained(self, part: str) -> Iterator[None]:
         """Errors of the server in words."""
         store, name = self._new.store, self._new.name
         try:

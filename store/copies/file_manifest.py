@@ -16,7 +16,7 @@ import msgspec
 from millwheel.errors import InputError, UsageError
 from millwheel.store.console.migrate import HEAD
 from millwheel.store.copies.file_places import MANIFEST, FilePlace
-from millwheel.store.copies.structure import SequencePosition, Structure
+from millwheel.store.copies.schema_statements import SequencePosition, Structure
 
 FORMAT: Final = 1
 """Of the files. A change that former code cannot read raises it."""

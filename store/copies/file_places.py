@@ -244,7 +244,7 @@ class ObjectPlace:
         self._written: dict[str, int | None] = {}
 
     def begin(self) -> None:
-        with self._told():
+        with self._writing_store():
             found = sorted(self._files.find(self._path))
         if f"{self._path}/{MANIFEST}" in found:
             raise UsageError(f"{self.text} has a savepoint already; name another place")
@@ -264,26 +264,26 @@ class ObjectPlace:
         if name == MANIFEST:  # at once: a part of it must never be there
             blocks: list[bytes] = []
             yield blocks.append
-            with self._told():
+            with self._writing_store():
                 self._require_all()
                 self._files.pipe_file(path, b"".join(blocks))
             self._written[name] = None
             return
         self._written[name] = None
-        with self._told():
+        with self._writing_store():
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
             file = self._files.open(path, "wb")
 
         def write(data: bytes) -> None:
-            with self._told():
+            with self._writing_store():
                 file.write(data)
 
         try:
             yield write
         finally:
-            with self._told():
+            with self._writing_store():
                 file.close()
-        with self._told():
+        with self._writing_store():
             self._written[name] = self._files.size(path)
 
     def _require_all(self) -> None:
@@ -304,23 +304,23 @@ class ObjectPlace:
 
     def size(self, name: str) -> int | None:
         path = f"{self._path}/{name}"
-        with self._told_of_input():
+        with self._reading_store():
             return int(self._files.size(path)) if self._files.exists(path) else None
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[Read]:
-        with self._told_of_input():
+        with self._reading_store():
             file = self._files.open(f"{self._path}/{name}", "rb")
 
         def read(size: int) -> bytes:
-            with self._told_of_input():
+            with self._reading_store():
                 return bytes(file.read(size))
 
         with contextlib.closing(file):
             yield read
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _writing_store(self) -> Iterator[None]:
         """Packages for stores raise errors of their own."""
         try:
             yield
@@ -333,7 +333,7 @@ class ObjectPlace:
             ) from error
 
     @contextlib.contextmanager
-    def _told_of_input(self) -> Iterator[None]:
+    def _reading_store(self) -> Iterator[None]:
         try:
             yield
         except MillwheelError:

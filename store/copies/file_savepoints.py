@@ -28,7 +28,7 @@ from millwheel.store.copies.origins import EMPTY, Origin, origin_at_one_moment, 
 from millwheel.store.copies.progress import CopyCount, Show, show_nothing
 from millwheel.store.copies.row_files import RowFiles, row_blocks
 from millwheel.store.copies.savepoints import savepoint_name
-from millwheel.store.copies.structure import (
+from millwheel.store.copies.schema_statements import (
     left_behind,
     positions_of,
     rows_in_by_psql,

@@ -4,7 +4,7 @@
 
     list the tables ─▶ BEGIN, lock them for reading ─▶ snapshot
 
-Workers of the origin go on; a deploy that changes a table waits, and folds wait for the snapshot
+Workers of the origin continue; a deploy that changes a table waits, and folds wait for the snapshot
 within their bound (I15).
 """
 

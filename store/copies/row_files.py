@@ -65,7 +65,7 @@ class RowFiles:
         while block is not None:
             name = f"{self._stem}-{len(self.made) + 1:04}.csv.gz"
             with self._place.writing(name) as write:
-                counted = _Counted(write)
+                counted = _CountedWrites(write)
                 rows, size = 0, 0
                 with gzip.GzipFile("", "wb", LEVEL, counted, mtime=0) as file:
                     file.write(header)
@@ -87,7 +87,7 @@ class RowFiles:
             )
 
 
-class _Counted:
+class _CountedWrites:
     """A file for gzip that counts and digests the bytes it gets."""
 
     def __init__(self, write: Write) -> None:
@@ -106,7 +106,7 @@ class _Counted:
         pass
 
 
-class _Digested:
+class _DigestedReads:
     """A file for gzip that digests the bytes it gives."""
 
     def __init__(self, read: Read) -> None:
@@ -126,7 +126,7 @@ class _Digested:
 def stored_rows(place: FilePlace, one: RowFile) -> Iterator[bytes]:
     """The text of a file, with its header. `InputError` at its end, or before, if it is damaged."""
     with place.reading(one.file) as read:
-        digested = _Digested(read)
+        digested = _DigestedReads(read)
         try:
             with gzip.GzipFile(fileobj=digested) as file:  # type: ignore[call-overload]
                 while block := file.read(BLOCK_BYTES):
@@ -153,7 +153,7 @@ def blaming_the_file(place: FilePlace, one: RowFile) -> Iterator[None]:
 
 def _is_whole(place: FilePlace, one: RowFile) -> bool:
     with place.reading(one.file) as read:
-        digested = _Digested(read)
+        digested = _DigestedReads(read)
         digested.drain()
     return digested.digest.hexdigest() == one.sha256
 

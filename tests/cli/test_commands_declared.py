@@ -24,7 +24,8 @@ typer has them. Five for `doctor`: `--json`, and the options of the workers that
 pages: `run --ui`, and of `ui` the address, the ways in (decision 85), and `--redact`. Nineteen
 for copies: `savepoint --keep` and `--to`, `fork --as`, `--from`, `--to-store` and `--deliver`,
 `restore --confirm`, and those of other commands. Seventeen are `--as` of the commands that take
-code: the name of a fork is no option of the others. Three are `--yes`, `--reason` and `--json` of `outputs`."""
+code: the name of a fork is no option of the others. Three are `--yes`, `--reason` and `--json` of
+`outputs`."""
 
 
 def options(command: Any) -> list[str]:

@@ -300,6 +300,19 @@ async def test_an_object_store_holds_a_savepoint(
         fork_files(place(), "wheel", to(origin, "wheel3"))
 
 
+async def test_a_place_by_its_url(new_schema: Callable[[int], Schema], tmp_path: Path) -> None:
+    """With the package itself, where it is installed."""
+    pytest.importorskip("fsspec")
+    origin = new_schema(18)
+    await run(origin, tmp_path)
+    made = write_savepoint(origin.url, "wheel", place_of("memory://bucket/one"), LABEL)
+    with pytest.raises(UsageError, match="has a savepoint already"):
+        write_savepoint(origin.url, "wheel", place_of("memory://bucket/one"), LABEL)
+    assert fork_files(place_of("memory://bucket/one"), "wheel", to(origin)).rows == made.rows
+    with pytest.raises(UsageError, match="no savepoint"):
+        fork_files(place_of("memory://bucket/two"), "wheel", to(origin))
+
+
 def test_a_url_without_its_package_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     monkeypatch.setitem(sys.modules, "fsspec.core", None)

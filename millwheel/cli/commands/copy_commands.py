@@ -62,6 +62,26 @@ Label = Annotated[
 SavepointName = Annotated[str, typer.Argument(metavar="PIPELINE@LABEL")]
 
 
+@dataclass(frozen=True)
+class SavepointOptions(OptionGroup):
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long to keep it, as 36h or 14d; then the next savepoint of the pipeline "
+            "drops it. Default: until `millwheel savepoints drop`.",
+        ),
+    ] = None
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Write files to this directory or object store, in place of a schema in the "
+            "store.",
+        ),
+    ] = None
+
+
 @command(
     app,
     examples=[
@@ -73,28 +93,14 @@ SavepointName = Annotated[str, typer.Argument(metavar="PIPELINE@LABEL")]
 def savepoint(
     pipeline: PipelineName,
     label: Label,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long to keep it, as 36h or 14d; then the next savepoint of the pipeline "
-            "drops it. Default: until `millwheel savepoints drop`.",
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|URL",
-            help="Write files to this directory or object store, in place of a schema in the "
-            "store.",
-        ),
-    ] = None,
     yes: Yes = False,
     *,
+    options: SavepointOptions,
     change: ChangeOptions,
     common: CommonOptions,
 ) -> None:
     """Copy a pipeline as it is at this moment, while it runs."""
+    keep, to = options.keep, options.to
     if to is not None:
         if keep is not None:
             raise UsageError("--keep is for savepoints in the store: delete files yourself")

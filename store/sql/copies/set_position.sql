@@ -1,2 +1,2 @@
--- Lets a sequence of a copy go on from there.
+-- Sets a sequence of a copy to the position of the origin's.
 SELECT pg_catalog.setval({sequence}::regclass, {value}, {is_called})

@@ -24,7 +24,7 @@ from millwheel.store.copies.layout import (
 from millwheel.store.postgres.statements import composed
 
 
-class Part(msgspec.Struct, frozen=True):
+class SchemaPart(msgspec.Struct, frozen=True):
     of_table: str
     """The table that it is about; empty: none."""
     statement: str
@@ -37,7 +37,7 @@ class SequencePosition(msgspec.Struct, frozen=True):
     """Whether the last value was given out."""
 
     def statement(self) -> str:
-        """Lets the copy's sequence go on from there."""
+        """Sets the copy's sequence to this position."""
         return composed(
             "set_position",
             sequence=sql.Literal(sql.Identifier(self.name).as_string(None)),
@@ -47,11 +47,11 @@ class SequencePosition(msgspec.Struct, frozen=True):
 
 
 class Structure(msgspec.Struct, frozen=True):
-    before_rows: list[Part]
+    before_rows: list[SchemaPart]
     """Sequences and tables."""
-    after_rows: list[Part]
+    after_rows: list[SchemaPart]
     """Indexes, keys and constraints."""
-    code: list[Part]
+    code: list[SchemaPart]
     """Functions and views that are not those of the schema's version."""
 
 
@@ -63,7 +63,7 @@ def structure_of(
     made = Definitions(schema, None)
     tables = table_definitions(connection, schema)
 
-    def before_rows() -> Iterator[Part]:
+    def before_rows() -> Iterator[SchemaPart]:
         for sequence in layout.sequences:
             yield from _parts("", made.sequence(sequence))
         for table in layout.tables:
@@ -73,24 +73,24 @@ def structure_of(
         for sequence in layout.sequences:
             yield from _parts(sequence.of_table or "", made.ownership(sequence))
 
-    def after_rows() -> Iterator[Part]:
+    def after_rows() -> Iterator[SchemaPart]:
         for index in layout.indexes:
-            yield Part(index.of_table, made.index(index))
+            yield SchemaPart(index.of_table, made.index(index))
         for key in layout.keys:
             if key.outside is None:
-                yield Part(key.of_table, made.key(key))
+                yield SchemaPart(key.of_table, made.key(key))
 
-    def code() -> Iterator[Part]:
+    def code() -> Iterator[SchemaPart]:
         for function in layout.functions:
-            yield Part("", made.function(function))
+            yield SchemaPart("", made.function(function))
         for view in layout.views:
             yield from _parts("", made.view(view))
 
     return Structure(list(before_rows()), list(after_rows()), list(code()))
 
 
-def _parts(of_table: str, statements: Iterator[str]) -> Iterator[Part]:
-    return (Part(of_table, statement) for statement in statements)
+def _parts(of_table: str, statements: Iterator[str]) -> Iterator[SchemaPart]:
+    return (SchemaPart(of_table, statement) for statement in statements)
 
 
 def left_behind(layout: SchemaLayout) -> list[str]:
