@@ -30,7 +30,7 @@ from millwheel.computations import Windowed, count
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.presence import present
 from millwheel.store.copies.forks import fork
-from millwheel.store.copies.restoring import restore
+from millwheel.store.copies.replacing import restore
 from millwheel.store.copies.savepoints import drop_savepoint, list_savepoints, make_savepoint
 from millwheel.windows import Pane, Tumbling
 from tests.faults.kill_flights import workplace

@@ -23,7 +23,7 @@ from millwheel.store.console.migrate import migrate, require_version
 from millwheel.store.console.roles import CALLED, Roles, make_roles, roles_of
 from millwheel.store.console.selection import select
 from millwheel.store.copies.forks import fork
-from millwheel.store.copies.restoring import restore
+from millwheel.store.copies.replacing import restore
 from millwheel.store.copies.savepoints import make_savepoint
 from millwheel.store.postgres.buckets import tables_of
 from millwheel.store.postgres.schema import metadata

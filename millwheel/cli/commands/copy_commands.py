@@ -34,13 +34,13 @@ from millwheel.store.copies.forks import ForkTo, fork_files, fork_to_store
 from millwheel.store.copies.forks import fork as make_fork
 from millwheel.store.copies.origins import SIGN
 from millwheel.store.copies.progress import CopyProgress, Show
-from millwheel.store.copies.restoring import (
+from millwheel.store.copies.replacing import (
     DeliveredSince,
     ForeseenRestore,
     Restored,
     foresee_restore,
 )
-from millwheel.store.copies.restoring import restore as restore_pipeline
+from millwheel.store.copies.replacing import restore as restore_pipeline
 from millwheel.store.copies.savepoints import (
     Savepoint,
     drop_savepoint,
