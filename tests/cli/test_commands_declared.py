@@ -23,10 +23,10 @@ need the outcome, too (tests/cli/test_json.py). Two for completion in shells, as
 typer has them. Five for `doctor`: `--json`, and the options of the workers that are to run. Ten for
 pages: `run --ui`, and of `ui` the address, the ways in (decision 85), and `--redact`. Nineteen
 for copies: `savepoint --keep` and `--to`, `fork --as`, `--from`, `--to-store` and `--deliver`,
-`restore --confirm`, and those of other commands. Seventeen are `--as` of the commands that take code: the name of a fork is
-no option of the others. Three are `--yes`, `--reason` and `--json` of `outputs`. Five
-are of `diff`: `--json`, the tables, how far they are compared (`--at`, `--time`), and `--limit`,
-since a long snapshot delays the store's upkeep."""
+`restore --confirm`, and those of other commands. Seventeen are `--as` of the commands that take
+code: the name of a fork is no option of the others. Three are `--yes`, `--reason` and `--json` of
+`outputs`. Five are of `diff`: `--json`, the tables, how far they are compared (`--at`, `--time`),
+and `--limit`, since a long snapshot delays the store's upkeep."""
 
 
 def options(command: Any) -> list[str]:
