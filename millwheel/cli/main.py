@@ -90,6 +90,7 @@ COMMANDS = {
         "Bring a pipeline back to a savepoint.",
         COPY,
     ),
+    "diff": ("diff_command", "Compare two pipelines or savepoints row by row.", COPY),
     "reprocess": (
         "reprocess_command",
         "Run new code over the input beside a pipeline, to take its place.",

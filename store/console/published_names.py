@@ -81,7 +81,7 @@ def other_readers(connection: psycopg.Connection[Any], pipeline: str) -> list[st
 def own_tables(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, str]:
     """The owners of a pipeline's own tables, by name: those of sinks, and those of users."""
     known = [*TABLES, "alembic_version"]
-    rows = connection.execute(text_of("own_tables"), {"schema": pipeline, "known": known})
+    rows = connection.execute(text_of("tables_to_publish"), {"schema": pipeline, "known": known})
     return dict(rows.fetchall())
 
 

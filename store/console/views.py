@@ -5,6 +5,7 @@ They add the unfolded tail to the current tables (I15).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -67,11 +68,17 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
     refuse_lookalikes(connection, schema)
-    names = _names(schema)
     for view in reversed(VIEWS):
-        connection.execute(composed("drop_view", view=names[view]))
+        connection.execute(composed("drop_view", view=sql.Identifier(schema, view)))
+    for statement in view_statements(schema):
+        connection.execute(statement)
+
+
+def view_statements(schema: str) -> Iterator[str]:
+    """Texts that make the functions and views of a schema without views, some of several
+    statements."""
     for name in (*FUNCTIONS, *VIEWS, KEY_FUNCTIONS):
-        connection.execute(composed(f"views/{name}", **names))
+        yield composed(f"views/{name}", **_names(schema))
 
 
 def install_functions(connection: psycopg.Connection[Any], schema: str) -> None:

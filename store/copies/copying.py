@@ -19,12 +19,9 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreError, StoreUnavailable, UsageError
 from millwheel.store.console.administration import transaction
-from millwheel.store.console.inspection import Inspection
-from millwheel.store.console.snapshot import CONNECT_SECONDS, translated
 from millwheel.store.console.views import install_views
 from millwheel.store.copies.layout import (
     Definitions,
@@ -33,17 +30,9 @@ from millwheel.store.copies.layout import (
     layout_of,
     set_path,
 )
+from millwheel.store.copies.origins import EMPTY, LOCK_SECONDS, origin_at_one_moment
 from millwheel.store.copies.progress import CopyCount, Show, show_nothing
-from millwheel.store.postgres import session
 from millwheel.store.postgres.statements import Statements, composed, text_of
-from millwheel.store.postgres.translation import unreached
-
-SIGN = "@"
-"""Between pipeline and label in the name of a savepoint: no pipeline has it in its name."""
-
-LOCK_SECONDS = 10
-
-LOCK_ATTEMPTS = 5
 
 CHUNK_BLOCKS = 8192
 """Blocks that one statement copies, 64 MiB: progress is shown in between."""
@@ -53,9 +42,6 @@ ANALYZED_BLOCKS = 100
 
 LAST_BLOCK = 4_294_967_295
 """The greatest number of a block."""
-
-EMPTY = frozenset({"incarnation", "peer_secret", "worker", "worker_end"})
-"""Tables that begin empty in a copy: they are about the processes that run the origin."""
 
 
 class CopyMarks(NamedTuple):
@@ -84,10 +70,6 @@ class MadeCopy(NamedTuple):
     """Objects of users that the copy has not, in words."""
 
 
-def is_savepoint(name: str) -> bool:
-    return SIGN in name
-
-
 def copy_pipeline(
     url: str, origin: str, name: str, marks: CopyMarks, show: Show = show_nothing
 ) -> MadeCopy:
@@ -99,52 +81,14 @@ def copy_pipeline(
         StoreError: this login may not do that, or the disk is full; nothing was made.
         StoreUnavailable: another session holds a table of the origin for long.
     """
-    with connected(url) as connection:
-        require_copyable(connection, origin)
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        for left in reversed(range(LOCK_ATTEMPTS)):
-            found = connection.execute(text_of("list_tables"), {"schema": origin}).fetchall()
-            try:
-                with connection.transaction(), explained(origin, name):
-                    copying = Copying(connection, origin, name, marks, show)
-                    return copying.run([table for (table,) in found])
-            except psycopg.errors.UndefinedTable:  # it was dropped before it was locked
-                if not left:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+    with origin_at_one_moment(url, origin, explained(origin, name)) as found:
+        return Copying(found.connection, origin, name, marks, show).run(found.at)
 
 
 def drop_copy(url: str, name: str) -> None:
     """`StoreUnavailable` while another session reads it."""
     with transaction(url) as connection:
         connection.execute(composed("drop_schema", schema=sql.Identifier(name)))
-
-
-@contextlib.contextmanager
-def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection whose transactions wait for no lock longer than `LOCK_SECONDS`."""
-    try:
-        connection = session.connect(
-            make_conninfo(url, application_name="millwheel copy", connect_timeout=CONNECT_SECONDS),
-            {
-                "search_path": "",
-                "timezone": "UTC",
-                "lock_timeout": f"{LOCK_SECONDS}s",
-                "jit": "off",
-            },
-        )
-    except psycopg.Error as error:
-        raise unreached(error) from error
-    with contextlib.closing(connection), translated():
-        yield connection
-
-
-def require_copyable(connection: psycopg.Connection[Any], origin: str) -> None:
-    """`UsageError` if there is nothing to copy, or this code cannot."""
-    inspection = Inspection(connection)
-    inspection.require_owners(origin)
-    if not inspection.labels(origin):
-        raise UsageError(f"{origin!r} was never run: there is nothing to copy")
 
 
 @contextlib.contextmanager
@@ -190,13 +134,14 @@ class Copying:
         self._marks, self._show = marks, show
         self._definitions = Definitions(origin, name)
 
-    def run(self, tables: list[str]) -> MadeCopy:
-        copied_at = self._take_snapshot(tables)
-        restore_point = self._mark_in_wal()
+    def run(self, copied_at: datetime) -> MadeCopy:
+        """Copy the pipeline as it was at the moment of the transaction's snapshot."""
+        is_marked = self._marks.has_restore_point
+        restore_point = mark_in_wal(self._connection, self._name) if is_marked else None
         layout, rows = self.copy_tables()
         self.make_code(layout, self._name)
         own_rows(self._connection, self._name, self._origin, copied_at, self._marks, restore_point)
-        size = self._row("schema_size", schema=self._name)[1]
+        size = size_of(self._connection, self._name)
         return MadeCopy(
             self._name, self._origin, copied_at, restore_point, rows, size, layout.left_out
         )
@@ -213,27 +158,10 @@ class Copying:
         self._finish_tables(layout, count)
         return layout, count.rows
 
-    def _take_snapshot(self, tables: list[str]) -> datetime:
-        """Locks first: a table that is dropped after the snapshot would be empty in it. Returns the
-        moment that the copy shows: of a savepoint the same as that shows."""
-        names = sql.SQL(", ").join(sql.Identifier(self._origin, table) for table in tables)
-        self._connection.execute(composed("lock_for_reading", tables=names))
-        origin = sql.Identifier(self._origin, "pipeline")
-        found: datetime = self._connection.execute(
-            composed("shown_moment", pipeline=origin), {"is_savepoint": is_savepoint(self._origin)}
-        ).fetchall()[0][0]
-        return found
-
-    def _mark_in_wal(self) -> str | None:
-        if not (self._marks.has_restore_point and self._row("may_mark_in_wal")[0]):
-            return None
-        found: str | None = self._row("make_restore_point", name=self._name)[0]
-        return found
-
     def _make_schema(self) -> None:
         """From here on all is done as the owner of the origin's tables."""
         table = sql.Identifier(self._origin, "generation").as_string(None)
-        owner = sql.Identifier(self._row("owner_of_table", table=table)[0])
+        owner = sql.Identifier(_row(self._connection, "owner_of_table", table=table)[0])
         self._connection.execute(
             composed("make_schema", schema=sql.Identifier(self._name), owner=owner)
         )
@@ -306,10 +234,6 @@ class Copying:
             routine = sql.SQL(signature)
             self._run(composed("own_routine", routine=routine, role=sql.Identifier(role)))
 
-    def _row(self, statement: str, /, **params: Any) -> tuple[Any, ...]:
-        (row,) = self._connection.execute(text_of(statement), params or None).fetchall()
-        return tuple(row)
-
     def _run(self, *statements: str) -> None:
         for statement in statements:
             self._connection.execute(statement)
@@ -340,3 +264,21 @@ def own_rows(
     connection.execute(statements.get("free_leadership"))
     if not marks.takes_requests:
         connection.execute(statements.get("forget_open_requests"))
+
+
+def mark_in_wal(connection: psycopg.Connection[Any], name: str) -> str | None:
+    """Position of the restore point; None: this login may not make one, or the server cannot."""
+    if not _row(connection, "may_mark_in_wal")[0]:
+        return None
+    found: str | None = _row(connection, "make_restore_point", name=name)[0]
+    return found
+
+
+def size_of(connection: psycopg.Connection[Any], schema: str) -> int:
+    """Bytes of tables and indexes."""
+    return int(_row(connection, "schema_size", schema=schema)[1])
+
+
+def _row(connection: psycopg.Connection[Any], statement: str, /, **params: Any) -> tuple[Any, ...]:
+    (row,) = connection.execute(text_of(statement), params or None).fetchall()
+    return tuple(row)

@@ -91,6 +91,16 @@ class ViewLayout(NamedTuple):
     comment: str | None
 
 
+class TableDefinition(NamedTuple):
+    """A table as it is made where ``LIKE`` cannot see the origin's."""
+
+    of_table: str
+    definitions: list[str]
+    """Of columns and checks."""
+    statements: list[str]
+    """Comments and storage of columns."""
+
+
 class SchemaLayout(NamedTuple):
     tables: list[TableLayout]
     sequences: list[SequenceLayout]
@@ -126,14 +136,23 @@ def layout_of(connection: psycopg.Connection[Any], schema: str) -> SchemaLayout:
     )
 
 
+def table_definitions(
+    connection: psycopg.Connection[Any], schema: str
+) -> dict[str, TableDefinition]:
+    """By table, while the schema is the search path."""
+    rows = connection.execute(text_of("copied_columns"), {"schema": schema})
+    return {row[0]: TableDefinition(*row) for row in rows}
+
+
 def set_path(schema: str) -> str:
     return composed("copy_search_path", schema=sql.Identifier(schema))
 
 
 class Definitions:
-    """The statements that make the parts of an origin's layout in another schema."""
+    """The statements that make the parts of an origin's layout in another schema; None: in the one
+    that is the search path."""
 
-    def __init__(self, origin: str, target: str) -> None:
+    def __init__(self, origin: str, target: str | None) -> None:
         self._origin, self._target = origin, target
 
     def table(self, table: TableLayout) -> Iterator[str]:
@@ -145,6 +164,17 @@ class Definitions:
             options=_options(table.options),
         )
         yield from self._comment("TABLE", table.name, table.comment)
+
+    def whole_table(self, table: TableLayout, made: TableDefinition) -> Iterator[str]:
+        yield composed(
+            "whole_table",
+            unlogged=sql.SQL("UNLOGGED" if table.is_unlogged else ""),
+            table=self._new(table.name),
+            definitions=sql.SQL(", ").join(map(sql.SQL, made.definitions)),
+            options=_options(table.options),
+        )
+        yield from self._comment("TABLE", table.name, table.comment)
+        yield from made.statements
 
     def parentage(self, table: TableLayout) -> Iterator[str]:
         if table.parent is not None:
@@ -179,7 +209,7 @@ class Definitions:
 
     def ownership(self, sequence: SequenceLayout) -> Iterator[str]:
         if sequence.column is not None and not sequence.is_identity:
-            column = sql.Identifier(self._target, *sequence.column)
+            column = self._new(*sequence.column)
             yield composed("copy_ownership", sequence=self._new(sequence.name), column=column)
 
     def position(self, sequence: SequenceLayout) -> str:
@@ -244,8 +274,8 @@ class Definitions:
                 comment=sql.Literal(comment),
             )
 
-    def _new(self, name: str) -> sql.Identifier:
-        return sql.Identifier(self._target, name)
+    def _new(self, *name: str) -> sql.Identifier:
+        return sql.Identifier(*(() if self._target is None else (self._target,)), *name)
 
     def _like(self, name: str) -> sql.Identifier:
         return sql.Identifier(self._origin, name)

@@ -26,7 +26,7 @@ from millwheel.store.console.published_names import (
     view_of,
 )
 from millwheel.store.console.snapshot import list_pipelines
-from millwheel.store.copies.copying import SIGN
+from millwheel.store.copies.origins import SIGN
 from millwheel.store.postgres.statements import composed, text_of
 
 

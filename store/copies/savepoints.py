@@ -15,7 +15,8 @@ from millwheel.errors import UsageError
 from millwheel.store.console.administration import transaction
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import iso_text, list_pipelines
-from millwheel.store.copies.copying import SIGN, CopyMarks, MadeCopy, copy_pipeline
+from millwheel.store.copies.copying import CopyMarks, MadeCopy, copy_pipeline
+from millwheel.store.copies.origins import SIGN
 from millwheel.store.copies.progress import Show, show_nothing
 from millwheel.store.postgres.statements import Statements, composed, text_of
 

@@ -23,7 +23,7 @@ from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.console.administration import pause
 from millwheel.store.console.asking import UNNAMED, Actor
 from millwheel.store.console.step_names import stored_nodes
-from millwheel.store.copies.copying import connected
+from millwheel.store.copies.origins import connected
 from millwheel.store.copies.switching import Check, Switched, Takeover, foresee_switch, switch
 from millwheel.store.postgres.statements import Statements
 

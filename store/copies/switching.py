@@ -37,7 +37,7 @@ from millwheel.store.console.published_names import (
 from millwheel.store.console.snapshot import choose, list_pipelines
 from millwheel.store.console.step_names import stored_nodes
 from millwheel.store.copies.catching_up import CatchUp, catch_up
-from millwheel.store.copies.copying import SIGN, connected
+from millwheel.store.copies.origins import SIGN, connected
 from millwheel.store.postgres.blockers import session_text
 from millwheel.store.postgres.statements import Statements, composed, text_of
 

@@ -27,8 +27,10 @@ from psycopg import sql
 
 from millwheel import Computation, Context, JsonLines, Pipeline, Record, Settings, Stream, Table
 from millwheel.computations import Windowed, count
+from millwheel.store.address import StoreAddress
+from millwheel.store.console.presence import present
 from millwheel.store.copies.forks import fork
-from millwheel.store.copies.restoring import restore
+from millwheel.store.copies.replacing import restore
 from millwheel.store.copies.savepoints import drop_savepoint, list_savepoints, make_savepoint
 from millwheel.windows import Pane, Tumbling
 from tests.faults.kill_flights import workplace
@@ -245,13 +247,14 @@ def travel(
             assert worker.poll() is None, (worker.returncode, service.log())
         assert time.monotonic() < deadline, service.log()
         time.sleep(0.3)
-    service.stop()
-    assert differences(url, "bank", records) == []
-    say(f"bank: {records:,} payments, {service.kills} kills: equal")
-    for name in names:
-        run_to_end(directory, url, name, records)
-        assert differences(url, name, records) == [], name
-        say(f"{name}: equal")
+    with present(StoreAddress.parse(str(directory / "store"))):  # it outlives the workers
+        service.stop()
+        assert differences(url, "bank", records) == []
+        say(f"bank: {records:,} payments, {service.kills} kills: equal")
+        for name in names:
+            run_to_end(directory, url, name, records)
+            assert differences(url, name, records) == [], name
+            say(f"{name}: equal")
 
 
 if __name__ == "__main__":

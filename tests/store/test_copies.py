@@ -8,56 +8,27 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from millwheel.errors import UsageError
 from millwheel.services.run import Run
 from millwheel.store.console.inspection import inspect
-from millwheel.store.copies.copying import EMPTY, CopyMarks, copy_pipeline
+from millwheel.store.copies.copying import CopyMarks, copy_pipeline
 from millwheel.store.copies.forks import fork
 from millwheel.store.copies.layout import layout_of
+from millwheel.store.copies.origins import EMPTY
 from millwheel.store.copies.savepoints import (
     drop_savepoint,
     list_savepoints,
     make_savepoint,
 )
+from tests.support.copied_pipelines import USERS_OWN, rows_of, run
 from tests.support.store_sites import Schema
 from tests.support.visit_files import pipeline, write
 
 pytestmark = pytest.mark.newest
-
-USERS_OWN = """
-CREATE TABLE region (id serial PRIMARY KEY, name text NOT NULL UNIQUE);
-CREATE TABLE "Shop ""1" (
-    id bigint GENERATED ALWAYS AS IDENTITY (START 5) PRIMARY KEY,
-    region integer REFERENCES region, price numeric CHECK (price > 0),
-    twice numeric GENERATED ALWAYS AS (price * 2) STORED
-) WITH (fillfactor = 70);
-CREATE INDEX "by price" ON "Shop ""1" ((price + 1) DESC) WHERE price < 100;
-CREATE UNLOGGED TABLE scratch (n integer);
-COMMENT ON TABLE region IS 'it''s a region';
-CREATE FUNCTION plus(n integer) RETURNS integer LANGUAGE sql RETURN n + 1;
-CREATE VIEW dear (shop, price) AS SELECT r.name, plus(s.price::integer)
-    FROM "Shop ""1" s JOIN region r ON r.id = s.region;
-INSERT INTO region (name) VALUES ('north'), ('south');
-INSERT INTO "Shop ""1" (region, price) VALUES (1, 10), (2, 20);
-"""
-
-
-async def run(schema: Schema, directory: Path, name: str = "wheel", rows: int = 200) -> None:
-    """Until all rows are processed; event time does not end."""
-    files, _ = write(directory, rows)
-    summary = await Run(pipeline(name, files), schema.url, keep_open=True).run()
-    assert summary.read == rows
-
-
-def rows_of(connection: psycopg.Connection[Any], schema: str, table: str) -> list[str]:
-    text = sql.SQL("SELECT t::text FROM {} AS t ORDER BY 1").format(sql.Identifier(schema, table))
-    return [row for (row,) in connection.execute(text)]
 
 
 async def test_a_copy_has_all_that_its_origin_has(schema: Schema, tmp_path: Path) -> None:

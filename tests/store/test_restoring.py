@@ -19,7 +19,7 @@ from millwheel import Table as Rows
 from millwheel.errors import UsageError
 from millwheel.services.run import Run
 from millwheel.services.worker import PipelineWorker
-from millwheel.store.copies.restoring import restore
+from millwheel.store.copies.replacing import restore
 from millwheel.store.copies.savepoints import list_savepoints, make_savepoint
 from tests.support.store_sites import Schema
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from millwheel import __version__
 from millwheel.cli.command import command, group
 from millwheel.cli.fitted_tables import Fit, print_table
 from millwheel.cli.opened_store import opened
@@ -22,17 +24,23 @@ from millwheel.cli.printing import confirm, print_json, print_result, seconds_te
 from millwheel.cli.terminal import moves_cursor
 from millwheel.core.quantities import byte_text, count_of, short_duration
 from millwheel.errors import UsageError
+from millwheel.store.address import StoreAddress
 from millwheel.store.console import administration
+from millwheel.store.console.presence import present
 from millwheel.store.copies.copying import MadeCopy
+from millwheel.store.copies.file_places import is_place, place_of
+from millwheel.store.copies.file_savepoints import FileLabel, write_savepoint
+from millwheel.store.copies.forks import ForkTo, fork_files, fork_to_store
 from millwheel.store.copies.forks import fork as make_fork
+from millwheel.store.copies.origins import SIGN
 from millwheel.store.copies.progress import CopyProgress, Show
-from millwheel.store.copies.restoring import (
+from millwheel.store.copies.replacing import (
     DeliveredSince,
     ForeseenRestore,
     Restored,
     foresee_restore,
 )
-from millwheel.store.copies.restoring import restore as restore_pipeline
+from millwheel.store.copies.replacing import restore as restore_pipeline
 from millwheel.store.copies.savepoints import (
     Savepoint,
     drop_savepoint,
@@ -54,16 +62,8 @@ Label = Annotated[
 SavepointName = Annotated[str, typer.Argument(metavar="PIPELINE@LABEL")]
 
 
-@command(
-    app,
-    examples=[
-        "millwheel savepoint shop before-march --keep 14d",
-        "millwheel savepoint shop nightly --keep 36h --yes  # from cron",
-    ],
-)
-def savepoint(
-    pipeline: PipelineName,
-    label: Label,
+@dataclass(frozen=True)
+class SavepointOptions(OptionGroup):
     keep: Annotated[
         str | None,
         typer.Option(
@@ -71,13 +71,41 @@ def savepoint(
             help="How long to keep it, as 36h or 14d; then the next savepoint of the pipeline "
             "drops it. Default: until `millwheel savepoints drop`.",
         ),
-    ] = None,
+    ] = None
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Write files to this directory or object store, in place of a schema in the "
+            "store.",
+        ),
+    ] = None
+
+
+@command(
+    app,
+    examples=[
+        "millwheel savepoint shop before-march --keep 14d",
+        "millwheel savepoint shop nightly --keep 36h --yes  # from cron",
+        "millwheel savepoint shop before-march --to /backup/shop-march",
+    ],
+)
+def savepoint(
+    pipeline: PipelineName,
+    label: Label,
     yes: Yes = False,
     *,
+    options: SavepointOptions,
     change: ChangeOptions,
     common: CommonOptions,
 ) -> None:
     """Copy a pipeline as it is at this moment, while it runs."""
+    keep, to = options.keep, options.to
+    if to is not None:
+        if keep is not None:
+            raise UsageError("--keep is for savepoints in the store: delete files yourself")
+        _savepoint_in_files(pipeline, label, to, change, common)
+        return
     keep_until = None if keep is None else datetime.now(UTC) + _time(keep)
     with opened(common) as presence:
         _confirm_size(presence.url, pipeline, sure=yes)
@@ -94,6 +122,22 @@ def savepoint(
     print_result(result, _savepoint_lines(made, keep_until, dropped), as_json=change.as_json)
 
 
+def _savepoint_in_files(
+    pipeline: str, label: str, to: str, change: ChangeOptions, common: CommonOptions
+) -> None:
+    place = place_of(to)
+    called = FileLabel(label, __version__, actor(change.reason))
+    with opened(common) as presence, _shown_progress() as show:
+        made = write_savepoint(presence.url, pipeline, place, called, show)
+    lines = [
+        f"savepoint {made.name} at {_moment(made.copied_at)}: {made.rows:,} rows, "
+        f"{count_of(made.files, 'file')} in {made.place}, {byte_text(made.bytes)}",
+        *(f"not copied: {text}" for text in made.left_out),
+        f"next: millwheel fork {pipeline} --as NAME --from {shlex.quote(to)}",
+    ]
+    print_result(made._asdict(), lines, as_json=change.as_json)
+
+
 def _savepoint_lines(
     made: MadeCopy, keep_until: datetime | None, dropped: list[str]
 ) -> Iterator[str]:
@@ -108,9 +152,22 @@ def _savepoint_lines(
 
 @dataclass(frozen=True)
 class ForkOptions(OptionGroup):
-    label: Annotated[
+    source: Annotated[
         str | None,
-        typer.Option("--from", metavar="LABEL", help="A savepoint. Default: as it is now."),
+        typer.Option(
+            "--from",
+            metavar="LABEL|DIR|URL",
+            help="A savepoint: its label in the store, or the directory (with a / in its name) or "
+            "URL of its files. Default: the pipeline as it is now.",
+        ),
+    ] = None
+    to_store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|DIR",
+            help="Make the fork in this store, which may be of another version of Postgres. "
+            "Default: --store.",
+        ),
     ] = None
     deliver: Annotated[
         bool,
@@ -125,12 +182,15 @@ class ForkOptions(OptionGroup):
 @command(
     app,
     examples=[
-        "millwheel fork shop --as shop2",
         "millwheel fork shop --as shop2 --from before-march",
+        "millwheel fork shop --as shop2 --from /backup/shop-march",
+        "millwheel fork shop@before-march --as shop2 --to-store postgresql://app@db2/analysis",
     ],
 )
 def fork(
-    pipeline: PipelineName,
+    pipeline: Annotated[
+        str, typer.Argument(metavar="PIPELINE[@LABEL]", help="A pipeline, or its savepoint.")
+    ],
     name: Annotated[
         str, typer.Option("--as", metavar="NAME", help="The name of the copy, a pipeline.")
     ],
@@ -141,28 +201,66 @@ def fork(
     common: CommonOptions,
 ) -> None:
     """Copy a pipeline to another name, to run beside it from the same positions."""
-    label, deliver = options.label, options.deliver
-    origin = pipeline if label is None else savepoint_name(pipeline, label)
-    with opened(common) as presence:
-        if label is None:
-            _confirm_size(presence.url, pipeline, sure=yes)
-        with _shown_progress() as show:
-            made = make_fork(
-                presence.url,
-                origin,
-                name,
-                withholds=not deliver,
-                actor=actor(change.reason),
-                show=show,
-            )
+    source = options.source
+    if source is not None and SIGN in pipeline:
+        raise UsageError(f"{pipeline!r} names a savepoint already: leave out --from, or the label")
+    wanted = _Fork(name, options, change, sure=yes)
+    if source is not None and is_place(source):
+        made = wanted.from_files(pipeline, source, common)
+    else:
+        origin = pipeline if source is None else savepoint_name(pipeline, source)
+        made = wanted.from_store(origin, common)
+    where = "" if options.to_store is None else f" --store {shlex.quote(options.to_store)}"
     lines = [
         *_copy_lines("fork", made),
-        f"it withholds what would leave the store; to let it: millwheel outputs {name} on"
-        if not deliver
+        f"it withholds what would leave the store; to let it: millwheel outputs {name} on{where}"
+        if not options.deliver
         else "its sinks deliver",
-        f"next: millwheel run MODULE:PIPELINE --as {name}",
+        f"next: millwheel run MODULE:PIPELINE --as {name}{where}",
     ]
     print_result(made._asdict(), lines, as_json=change.as_json)
+
+
+class _Fork:
+    """A fork as the command line wants it."""
+
+    def __init__(
+        self, name: str, options: ForkOptions, change: ChangeOptions, *, sure: bool
+    ) -> None:
+        self._name, self._options = name, options
+        self._actor = actor(change.reason)
+        self._sure = sure
+
+    def from_files(self, pipeline: str, source: str, common: CommonOptions) -> MadeCopy:
+        place = place_of(source)
+        text = self._options.to_store
+        address = common.address if text is None else StoreAddress.parse(text)
+        with self._target(address) as to, _shown_progress() as show:
+            return fork_files(place, pipeline, to, show)
+
+    def from_store(self, origin: str, common: CommonOptions) -> MadeCopy:
+        with opened(common) as presence:
+            if SIGN not in origin:
+                _confirm_size(presence.url, origin, sure=self._sure)
+            with _shown_progress() as show:
+                if self._options.to_store is None:
+                    return make_fork(
+                        presence.url,
+                        origin,
+                        self._name,
+                        withholds=not self._options.deliver,
+                        actor=self._actor,
+                        show=show,
+                    )
+                with self._target(StoreAddress.parse(self._options.to_store)) as to:
+                    return fork_to_store(presence.url, origin, to, show)
+
+    @contextlib.contextmanager
+    def _target(self, address: StoreAddress) -> Iterator[ForkTo]:
+        """The store of the fork; a directory without one gets one."""
+        with present(address, create=True) as presence:
+            withholds = not self._options.deliver
+            yield ForkTo(presence.url, address.redacted(), self._name, withholds, self._actor)
 
 
 def _copy_lines(kind: str, made: MadeCopy) -> Iterator[str]:

@@ -22,16 +22,9 @@ from millwheel.errors import StoreError, UsageError
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.snapshot import choose, list_pipelines
 from millwheel.store.console.views import install_functions
-from millwheel.store.copies.copying import (
-    SIGN,
-    Copying,
-    CopyMarks,
-    connected,
-    explained,
-    own_rows,
-    require_copyable,
-)
+from millwheel.store.copies.copying import Copying, CopyMarks, explained, own_rows
 from millwheel.store.copies.layout import SchemaLayout
+from millwheel.store.copies.origins import SIGN, connected, require_copyable
 from millwheel.store.copies.progress import Show, show_nothing
 from millwheel.store.copies.savepoints import Savepoint, find_savepoint, list_savepoints
 from millwheel.store.postgres.connections import SEQUENCE

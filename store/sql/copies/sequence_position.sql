@@ -1,0 +1,2 @@
+-- Where a sequence is. Sequences have no snapshot: read after the rows, it is beyond all of them.
+SELECT last_value, is_called FROM {sequence}
