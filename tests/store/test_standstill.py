@@ -27,7 +27,7 @@ from millwheel.store.console.administration import pause
 from millwheel.store.console.migrate import migrate
 from millwheel.store.copies.publishing import publish
 from millwheel.store.copies.standstill import switch_at_standstill
-from millwheel.store.copies.switching import Takeover
+from millwheel.store.copies.switching import Takeover, switch
 from tests.support.store_sites import Schema
 
 pytestmark = pytest.mark.newest
@@ -42,6 +42,8 @@ class Visit(msgspec.Struct):
     at: datetime
     number: int
 
+
+OUTPUT = ("sink: visits → files",)
 
 PAUSED = "SELECT bool_or(paused) FROM {}"
 
@@ -214,6 +216,17 @@ async def test_sources_that_were_paused_stay_so(pair: Schema, tmp_path: Path) ->
         assert query(pair, PAUSED, "wheel2", "computation")
         assert not query(pair, PAUSED, "wheel", "computation")
         assert query(pair, "SELECT withholds FROM {}", "wheel2", "pipeline")
+
+
+async def test_outputs_are_switched_if_nothing_is_published(pair: Schema, tmp_path: Path) -> None:
+    append(tmp_path, range(100))
+    async with running(pair, *(visits_pipeline(name, tmp_path) for name in NAMES)):
+        await until_seen(pair, 100)
+        done = await asyncio.to_thread(switch, pair.url, Takeover(*NAMES))
+    assert done.foreseen.names == ()
+    assert (done.foreseen.withheld, done.foreseen.delivered) == (OUTPUT, OUTPUT)
+    withheld = [query(pair, "SELECT withholds FROM {}", name, "pipeline") for name in NAMES]
+    assert withheld == [True, False]
 
 
 async def test_other_sources_have_no_same_positions(pair: Schema, tmp_path: Path) -> None:
