@@ -22,6 +22,7 @@ from psycopg import sql
 
 from millwheel.core.suggestion import with_suggestion
 from millwheel.errors import StoreError, StoreUnavailable, UsageError
+from millwheel.graph.labels import INJECTED
 from millwheel.store.console.asking import UNNAMED, Actor, Asking
 from millwheel.store.console.inspection import Inspection
 from millwheel.store.console.outputs import output_status
@@ -146,7 +147,7 @@ def switch(
                     passed = time.monotonic() - began
                     with_timers = passed < min(TIMERS_SECONDS, wait_seconds / 2)
                     progress = None if anyway else ProgressCheck(with_timers)
-                    at = attempt.run(check, progress)
+                    foreseen, at = attempt.run(check, progress)
             except psycopg.errors.InsufficientPrivilege as error:
                 raise _not_allowed(takeover, error) from error
             except psycopg.Error as error:
@@ -157,7 +158,7 @@ def switch(
                     _give_up(connection, attempt, error, wait_seconds)
             else:
                 longest = max(longest, attempt.blocked_milliseconds)
-                return Switched(attempt.plan.foreseen, at, attempts, longest)
+                return Switched(foreseen, at, attempts, longest)
             time.sleep(min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * attempts))
 
 
@@ -211,24 +212,27 @@ class _Attempt:
         actor: Actor,
     ) -> None:
         self._connection = connection
-        self._takeover = takeover
+        self.takeover = takeover
         self._actor = actor
         self._began: float | None = None
         """When the names began to be locked."""
-        self.plan: _SwitchPlan
+        self.plan: _SwitchPlan | None = None
 
     @property
     def blocked_milliseconds(self) -> float:
         return 0.0 if self._began is None else (time.monotonic() - self._began) * 1000
 
-    def run(self, check: Check | None, progress: ProgressCheck | None) -> datetime:
+    def run(
+        self, check: Check | None, progress: ProgressCheck | None
+    ) -> tuple[ForeseenSwitch, datetime]:
+        """The effects, and the time before the names are locked."""
         connection = self._connection
-        pipeline, successor, _ = self._takeover
+        pipeline, successor, _ = self.takeover
         known = list_pipelines(connection)
         for name in sorted({pipeline, successor} & {*known}):  # in one order: two may meet
             connection.execute(Statements(name).get("lock_pipeline"))
-        self.plan = _SwitchPlan.made(connection, self._takeover)
-        foreseen = self.plan.foreseen
+        self.plan = plan = _SwitchPlan.made(connection, self.takeover)
+        foreseen = plan.foreseen
         for name, withholds in ((pipeline, True), (successor, False)):
             params = {"withholds": withholds}
             connection.execute(Statements(name).get("switch_outputs"), params)
@@ -239,26 +243,25 @@ class _Attempt:
                 "behind": foreseen.behind,
             }
             Asking(connection, name).note(self._actor, "switch", payload)
-        for _, leading in self.plan.leading:
+        for _, leading in plan.leading:
             for statement in leading.before:
                 connection.execute(statement)
         if check is not None:
             check(connection)
         ((at,),) = connection.execute(text_of("clock_of_server")).fetchall()
-        self._lead(progress)
-        assert isinstance(at, datetime)
-        return at
+        self._lead(plan, progress)
+        return foreseen, at
 
-    def _lead(self, progress: ProgressCheck | None) -> None:
-        statements = [text for _, leading in self.plan.leading for text in leading.statements]
+    def _lead(self, plan: _SwitchPlan, progress: ProgressCheck | None) -> None:
+        statements = [text for _, leading in plan.leading for text in leading.statements]
         block = composed(
             "lead_views",
             statements=sql.Literal(statements),
             budget=sql.Literal(BUDGET_MILLISECONDS),
             checks=sql.Literal(progress is not None),
             with_timers=sql.Literal(progress is not None and progress.with_timers),
-            former_commits=sql.Identifier(self._takeover.pipeline, "latest_commits"),
-            new_commits=sql.Identifier(self._takeover.successor, "latest_commits"),
+            former_commits=sql.Identifier(self.takeover.pipeline, "latest_commits"),
+            new_commits=sql.Identifier(self.takeover.successor, "latest_commits"),
         )
         text = composed("run_block", block=sql.Literal(block))
         self._began = time.monotonic()
@@ -268,7 +271,7 @@ class _Attempt:
 def inboxes_of(connection: psycopg.Connection[Any], pipeline: str) -> list[str]:
     """Streams that take records from programs."""
     return sorted(
-        stream
+        stream.removesuffix(INJECTED)
         for node in stored_nodes(connection, pipeline).values()
         if node.get("source", {}).get("inbox")
         for stream in node["writes"]
@@ -345,26 +348,28 @@ def _is_passing(error: psycopg.Error) -> bool:
 def _give_up(
     connection: psycopg.Connection[Any], attempt: _Attempt, error: psycopg.Error, seconds: float
 ) -> NoReturn:
-    foreseen = attempt.plan.foreseen if hasattr(attempt, "plan") else None
-    if foreseen is not None and error.sqlstate == BEHIND:
-        found: CatchUp = catch_up(connection, foreseen.pipeline, foreseen.successor)
-        raise UsageError(
-            f"{foreseen.successor!r} is behind {foreseen.pipeline!r} by {found.words}, so readers "
-            "would see less than before. Let its workers run until it has caught up: millwheel "
-            f"reprocess {foreseen.pipeline} --as {foreseen.successor} --wait; or switch with "
-            "--anyway. Nothing was changed"
+    pipeline, successor, _ = attempt.takeover
+    if attempt.plan is None:
+        raise StoreUnavailable(
+            f"a deploy or another change of {pipeline!r} or {successor!r} does not end; nothing "
+            "was changed. Try again"
         ) from error
-    users = _users(connection, attempt)
+    if error.sqlstate == BEHIND:
+        found: CatchUp = catch_up(connection, pipeline, successor)
+        raise UsageError(
+            f"{successor!r} is behind {pipeline!r} by {found.words}, so readers would see less "
+            "than before. Let its workers run until it has caught up: millwheel reprocess "
+            f"{pipeline} --as {successor} --wait; or switch with --anyway. Nothing was changed"
+        ) from error
+    users = _users(connection, attempt.plan)
     raise StoreUnavailable(
         f"for {seconds:.0f} s there was no moment in which no query used the names; nothing was "
         f"changed.{users} Let these end, or give the switch more time: --wait SECONDS"
     ) from error
 
 
-def _users(connection: psycopg.Connection[Any], attempt: _Attempt) -> str:
-    if not hasattr(attempt, "plan"):
-        return ""
-    relations = [quoted(name.schema, name.name) for name, _ in attempt.plan.leading]
+def _users(connection: psycopg.Connection[Any], plan: _SwitchPlan) -> str:
+    relations = [quoted(name.schema, name.name) for name, _ in plan.leading]
     rows = connection.execute(text_of("users_of_views"), {"relations": relations}).fetchall()
     return "".join(f"\n  {session_text(row)}" for row in rows) + ("\n" if rows else "")
 

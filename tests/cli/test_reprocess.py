@@ -154,6 +154,14 @@ def test_words_that_do_not_fit(shell: Shell) -> None:
     assert "the code has no table for shown.counts, which readers use" in made
 
 
+def test_programs_must_send_to_the_other_inbox(shell: Shell) -> None:
+    shell("migrate", "inbox:pipeline")
+    shell("fork", "wheel", "--as", "wheel2")
+    shell("publish", "wheel", "--in", "shown")
+    foreseen = shell("switch", "wheel", "wheel2", "--dry-run")
+    assert "send to stream lines of wheel must send to wheel2 from then on" in foreseen
+
+
 def test_rows_of_a_source_that_are_gone(shell: Shell) -> None:
     """Workers tell with their heartbeats where a partition of Kafka begins."""
     shell("run", "wheel:pipeline")
