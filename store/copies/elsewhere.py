@@ -35,7 +35,7 @@ from millwheel.store.copies.origins import (
     reading_explained,
 )
 from millwheel.store.copies.progress import CopyCount, Show, show_nothing
-from millwheel.store.copies.row_files import blaming_the_file, row_blocks, stored_rows
+from millwheel.store.copies.row_files import row_blocks, stored_rows
 from millwheel.store.copies.schema_statements import (
     SchemaPart,
     SequencePosition,
@@ -84,8 +84,7 @@ def load_files(
         target.begin(manifest.structure)
         for one in manifest.files:
             progress.at(one.table)
-            with blaming_the_file(place, one):
-                rows = target.take(one.table, one.columns, stored_rows(place, one))
+            rows = target.take(one.table, one.columns, stored_rows(place, one))
             progress.at(one.table, rows=rows, size=round(share * rows))
         target.finish(manifest.structure, manifest.sequences, progress)
         origin = f"{manifest.pipeline}@{manifest.label}"
