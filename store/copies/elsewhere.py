@@ -236,7 +236,7 @@ class _Target:
         if not error.sqlstate or error.sqlstate[:2] in RETRY_CLASSES:
             return translate(error)
         return StoreError(
-            f"{self._new.store} refuses {part}: {str(error).strip()}. If it is something of the "
+            f"{self._new.store} refuses {part}: {str(error).strip().rstrip('.')}. If it is something of the "
             "origin's database that is not in the pipeline's schema, an extension or a type for "
             "example, make that first. Nothing was made"
         )

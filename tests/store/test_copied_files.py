@@ -126,7 +126,7 @@ def compared(layout: SchemaLayout) -> SchemaLayout:
     """Without sizes on disk, and without forms in which versions print the same definition."""
     return layout._replace(
         tables=[one._replace(bytes=0, blocks=0) for one in layout.tables],
-        functions=[one._replace(called="", definition="") for one in layout.functions],
+        functions=sorted(one._replace(called="", definition="") for one in layout.functions),
         views=[one._replace(definition="") for one in layout.views],
     )
 
