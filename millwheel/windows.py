@@ -16,10 +16,11 @@ the *local clock* (see `Tumbling`). `zoneinfo` reads zones from the system; with
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
@@ -669,6 +670,51 @@ def rule_of(windows: object) -> str:
     has a representation of its own, else its name."""
     kind = type(windows)
     return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(windows)
+
+
+_LENGTH = r"((?:\d+ days?, )?\d+:\d\d:\d\d(?:\.\d+)?)"
+_FIXED = re.compile(rf"(?:Sliding\((\d+) x )?Tumbling\({_LENGTH}(.*)\)+", re.DOTALL)
+_MONTHS = re.compile(r"Months\((\d+), zone=.*\)", re.DOTALL)
+_MONTH_DAYS = (28, 31)
+_CLOCK_CHANGE = timedelta(hours=2)
+"""More than a change of a zone's clock adds to a window, or takes from it."""
+
+
+class WindowLengths(NamedTuple):
+    """Bounds of the length of a step's windows, in microseconds."""
+
+    least: int
+    most: int
+
+
+def lengths_of(rule: str) -> WindowLengths | None:
+    """The lengths of windows by their rule (`rule_of`); None: their records decide them, or code
+    of a user's own."""
+    if found := _FIXED.fullmatch(rule):
+        number, size, options = found.groups()
+        length = duration_of(size) * int(number or 1)
+        change = _CLOCK_CHANGE if ", zone=" in options else timedelta(0)
+        least, most = max(length - change, timedelta(0)), length + change
+    elif found := _MONTHS.fullmatch(rule):
+        shortest, longest = (int(found[1]) * timedelta(days=days) for days in _MONTH_DAYS)
+        least, most = shortest - _CLOCK_CHANGE, longest + _CLOCK_CHANGE
+    else:
+        return None
+    return WindowLengths(least // ONE_MICROSECOND, most // ONE_MICROSECOND)
+
+
+def duration_of(text: str) -> timedelta:
+    """The duration that ``str`` has made a text of."""
+    days, comma, clock = text.rpartition(", ")
+    hours, minutes, seconds = clock.split(":")
+    whole, _, fraction = seconds.partition(".")
+    return timedelta(
+        days=int(days.split()[0]) if comma else 0,
+        hours=int(hours),
+        minutes=int(minutes),
+        seconds=int(whole),
+        microseconds=int(fraction.ljust(6, "0")),
+    )
 
 
 def shown(duration: object) -> str:

@@ -90,6 +90,7 @@ COMMANDS = {
         "Bring a pipeline back to a savepoint.",
         COPY,
     ),
+    "diff": ("diff_command", "Compare two pipelines or savepoints row by row.", COPY),
     "spark": ("spark_commands", "Run a pipeline or its aggregates on Spark.", SPARK),
     "drop": ("store_commands", "Drop a pipeline with its state, timers and results.", STORE),
     "stop": ("store_commands", "Stop the embedded Postgres of a directory.", STORE),

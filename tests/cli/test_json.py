@@ -137,5 +137,5 @@ def test_commands_print_one_document(shell: Shell) -> None:
     run("remove", "wheel counts_to_counts --yes", removed=["counts_to_counts"])
     assert run("drop", "wheel --yes", pipeline="wheel")["tables"] > 10
 
-    spark = {"spark take", "spark return"}  # tests/spark runs them
-    assert COMMANDS.keys() - done.keys() - WITHOUT_JSON.keys() == spark
+    elsewhere = {"spark take", "spark return", "diff"}  # tests/spark and test_diff.py run them
+    assert COMMANDS.keys() - done.keys() - WITHOUT_JSON.keys() == elsewhere

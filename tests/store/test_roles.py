@@ -20,6 +20,7 @@ from millwheel.store.console import administration
 from millwheel.store.console.asking import Actor, Asking
 from millwheel.store.console.inspection import inspect
 from millwheel.store.console.migrate import migrate, require_version
+from millwheel.store.console.outputs import switch_outputs
 from millwheel.store.console.roles import CALLED, Roles, make_roles, roles_of
 from millwheel.store.console.selection import select
 from millwheel.store.copies.forks import fork
@@ -114,7 +115,12 @@ def test_a_reader_reads_and_can_do_nothing_else(schema: Schema, roles: Roles) ->
     with inspect(url) as inspection:
         assert inspection.status(schema.name).schema_current
         assert inspection.letters(schema.name).newest(10) == []
-    for statement in (*WRITES, "DELETE FROM dead_letter", "UPDATE computation SET paused = true"):
+    for statement in (
+        *WRITES,
+        "DELETE FROM dead_letter",
+        "UPDATE computation SET paused = true",
+        "UPDATE pipeline SET withholds = true",
+    ):
         refused(url, schema, statement)
 
 
@@ -218,6 +224,11 @@ def test_an_operator_asks_and_pauses(schema: Schema, roles: Roles) -> None:
         assert asked.discard(ME, [1, 2]) == [2]
         assert asked.withdraw(ME, batch) == 1
     assert administration.pause(url, schema.name, actor=ME).changed == ["pays"]
+    with psycopg.connect(schema.url, autocommit=True) as owner:
+        text = "INSERT INTO {p} (name, gc_watermark) VALUES ('wheel', 0)"
+        owner.execute(schema.compose(text, p="pipeline"))
+    assert switch_outputs(url, schema.name, on=False, actor=ME).changed
+    refused(url, schema, "UPDATE pipeline SET gc_watermark = 1")
     for statement in WRITES:
         refused(url, schema, statement)
 

@@ -14,7 +14,8 @@ from tests.docs.reference.markdown import code, page, prose, table
 MEANINGS = {
     0: ("the work is done", "nothing"),
     1: (
-        "an operator's request was refused, or has failed",
+        "an operator's request was refused, or has failed; or `millwheel diff` has not found two "
+        "pipelines equal",
         "the command says why; `millwheel log` lists requests",
     ),
     2: (
