@@ -235,10 +235,11 @@ class _Target:
     def _refused(self, part: str, error: psycopg.Error) -> MillwheelError:
         if not error.sqlstate or error.sqlstate[:2] in RETRY_CLASSES:
             return translate(error)
+        text = str(error).strip().rstrip(".")
         return StoreError(
-            f"{self._new.store} refuses {part}: {str(error).strip().rstrip('.')}. If it is something of the "
-            "origin's database that is not in the pipeline's schema, an extension or a type for "
-            "example, make that first. Nothing was made"
+            f"{self._new.store} refuses {part}: {text}. If it is something of the origin's "
+            "database that is not in the pipeline's schema, an extension or a type for example, "
+            "make that first. Nothing was made"
         )
 
 
