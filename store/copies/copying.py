@@ -53,6 +53,8 @@ class CopyMarks(NamedTuple):
     """Mark the moment in the WAL too, if the login may."""
     takes_requests: bool = True
     """Whether requests that are open in the origin are open in the copy."""
+    present: str | None = None
+    """A table that is there already, with the schema: rows that come meanwhile stay in it."""
 
 
 class MadeCopy(NamedTuple):
@@ -150,21 +152,24 @@ class Copying:
         """Make the schema with its tables; returns the origin's layout and the number of rows."""
         self._make_schema()
         layout = layout_of(self._connection, self._origin)
+        missing = layout.without(self._marks.present)
         count = CopyCount(layout.bytes, self._show)
-        self._make_tables(layout)
+        self._make_tables(missing)
+        if self._marks.present is not None:
+            self._run(Statements(self._name).get("forget_teed"))
         for table in layout.tables:
             if table.name not in EMPTY:
                 self._copy_rows(table, count)
-        self._finish_tables(layout, count)
+        self._finish_tables(missing, count)
         return layout, count.rows
 
     def _make_schema(self) -> None:
         """From here on all is done as the owner of the origin's tables."""
         table = sql.Identifier(self._origin, "generation").as_string(None)
         owner = sql.Identifier(_row(self._connection, "owner_of_table", table=table)[0])
-        self._connection.execute(
-            composed("make_schema", schema=sql.Identifier(self._name), owner=owner)
-        )
+        if self._marks.present is None:
+            schema = sql.Identifier(self._name)
+            self._connection.execute(composed("make_schema", schema=schema, owner=owner))
         self._connection.execute(text_of("act_as_owner"), {"table": table})
 
     def _make_tables(self, layout: SchemaLayout) -> None:

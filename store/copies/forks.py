@@ -16,6 +16,17 @@ from millwheel.store.copies.file_places import FilePlace
 from millwheel.store.copies.origins import SIGN, is_savepoint
 from millwheel.store.copies.progress import Show, show_nothing
 from millwheel.store.copies.savepoints import find_savepoint
+from millwheel.store.copies.teeing import TEED, teed
+
+
+class ForkKind(NamedTuple):
+    withholds: bool = True
+    """Let nothing leave the store: sinks outside get no records of the fork."""
+    tee: bool = False
+    """Records that are sent to inboxes of the origin from then on are sent to the fork too."""
+
+
+ALONE = ForkKind()
 
 
 class ForkTo(NamedTuple):
@@ -40,22 +51,31 @@ def fork(
     origin: str,
     name: str,
     *,
-    withholds: bool = True,
+    kind: ForkKind = ALONE,
     actor: Actor = UNNAMED,
     show: Show = show_nothing,
 ) -> MadeCopy:
     """Copy a pipeline as it is now, or a savepoint, to run beside it.
 
-    Args:
-        withholds: let nothing leave the store: sinks outside get no records of the fork.
+    Raises:
+        UsageError: records are to be sent to both, and the origin is a savepoint or has no inbox.
 
-    Errors as `copy_pipeline`.
+    Further errors as `copy_pipeline`.
     """
     _check_name(name)
     if is_savepoint(origin):
         find_savepoint(url, origin)
-    marks = CopyMarks(withholds=withholds, takes_requests=False)
-    made = copy_pipeline(url, origin, name, marks, show)
+        if kind.tee:
+            raise UsageError(
+                f"--tee is for a fork of the pipeline as it is now: records sent since {origin!r} "
+                "was taken would be missing"
+            )
+    marks = CopyMarks(withholds=kind.withholds, takes_requests=False)
+    if kind.tee:
+        with teed(url, origin, name):
+            made = copy_pipeline(url, origin, name, marks._replace(present=TEED), show)
+    else:
+        made = copy_pipeline(url, origin, name, marks, show)
     _note(
         [(url, name), (url, origin.partition(SIGN)[0])], actor, {"from": origin, **_figures(made)}
     )

@@ -118,6 +118,16 @@ class SchemaLayout(NamedTuple):
     def bytes(self) -> int:
         return sum(table.bytes for table in self.tables)
 
+    def without(self, table: str | None) -> SchemaLayout:
+        """All parts but a table, and its own; None: all."""
+        return self._replace(
+            tables=[one for one in self.tables if one.name != table],
+            sequences=[one for one in self.sequences if table is None or one.of_table != table],
+            keys=[one for one in self.keys if one.of_table != table],
+            indexes=[one for one in self.indexes if one.of_table != table],
+            defaults=[one for one in self.defaults if one.of_table != table],
+        )
+
 
 def layout_of(connection: psycopg.Connection[Any], schema: str) -> SchemaLayout:
     """All parts at the connection's snapshot; changes its search path to the schema."""

@@ -27,6 +27,7 @@ from millwheel.store.copies.layout import SchemaLayout
 from millwheel.store.copies.origins import SIGN, connected, require_copyable
 from millwheel.store.copies.progress import Show, show_nothing
 from millwheel.store.copies.savepoints import Savepoint, find_savepoint, list_savepoints
+from millwheel.store.copies.teeing import carry_tees
 from millwheel.store.postgres.connections import SEQUENCE
 from millwheel.store.postgres.statements import Statements, composed, text_of
 
@@ -163,6 +164,7 @@ class _Exchange:
         own_rows(connection, replaced, pipeline, now, CopyMarks(keep_until))
         self._advance(layout, pipeline, replaced)
         self._fence(pipeline)
+        carry_tees(connection, replaced, pipeline)
         self._lead(views)
         note = {"savepoint": self._savepoint, "replaced": replaced, "rows": rows}
         Asking(connection, pipeline).note(actor, "restore", note)

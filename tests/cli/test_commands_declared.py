@@ -13,7 +13,7 @@ from millwheel.cli.main import COMMANDS, app
 from millwheel.cli.main import EXAMPLES as OVERVIEW
 from tests.support.parsed_commands import CLI, check, commands
 
-MOST_OPTIONS = 256
+MOST_OPTIONS = 257
 """Four of them for changes of a pipeline: `worker --only-keys`, `migrate --states`, `--rate` and
 `--allow-drop`. One for a picture: `graph --svg`, one for projects: `new --template`. Four for
 `dev`: `--yes`, `--http`, `--ingest` and `--ingest-tokens` of other commands. Seven for submitted
@@ -21,8 +21,8 @@ queries: `--name`, `--json`, and twice or three times the `--yes` and `--reason`
 One for terminals, `sql --expanded`, and `--json` of each command that changes something: scripts
 need the outcome, too (tests/cli/test_json.py). Two for completion in shells, as each program with
 typer has them. Five for `doctor`: `--json`, and the options of the workers that are to run. Ten for
-pages: `run --ui`, and of `ui` the address, the ways in (decision 85), and `--redact`. Nineteen
-for copies: `savepoint --keep` and `--to`, `fork --as`, `--from`, `--to-store` and `--deliver`,
+pages: `run --ui`, and of `ui` the address, the ways in (decision 85), and `--redact`. Twenty
+for copies: `savepoint --keep`, `--to`, `fork --as`, `--from`, `--to-store`, `--deliver`, `--tee`,
 `restore --confirm`, and those of other commands. Seventeen are `--as` of the commands that take
 code: the name of a fork is no option of the others. Three are `--yes`, `--reason` and `--json` of
 `outputs`. Five are of `diff`: `--json`, the tables, how far they are compared (`--at`, `--time`),

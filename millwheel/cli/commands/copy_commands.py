@@ -30,7 +30,7 @@ from millwheel.store.console.presence import present
 from millwheel.store.copies.copying import MadeCopy
 from millwheel.store.copies.file_places import is_place, place_of
 from millwheel.store.copies.file_savepoints import FileLabel, write_savepoint
-from millwheel.store.copies.forks import ForkTo, fork_files, fork_to_store
+from millwheel.store.copies.forks import ForkKind, ForkTo, fork_files, fork_to_store
 from millwheel.store.copies.forks import fork as make_fork
 from millwheel.store.copies.origins import SIGN
 from millwheel.store.copies.progress import CopyProgress, Show
@@ -177,6 +177,14 @@ class ForkOptions(OptionGroup):
             "do.",
         ),
     ] = False
+    tee: Annotated[
+        bool,
+        typer.Option(
+            "--tee",
+            help="Send records to the copy too that programs send to inboxes of the original from "
+            "now on.",
+        ),
+    ] = False
 
 
 @command(
@@ -204,6 +212,8 @@ def fork(
     source = options.source
     if source is not None and SIGN in pipeline:
         raise UsageError(f"{pipeline!r} names a savepoint already: leave out --from, or the label")
+    if options.tee and not (source is None and options.to_store is None and SIGN not in pipeline):
+        raise UsageError("--tee is for a fork of the pipeline as it is now, in the same store")
     wanted = _Fork(name, options, change, sure=yes)
     if source is not None and is_place(source):
         made = wanted.from_files(pipeline, source, common)
@@ -250,7 +260,7 @@ class _Fork:
                         presence.url,
                         origin,
                         self._name,
-                        withholds=not self._options.deliver,
+                        kind=ForkKind(not self._options.deliver, self._options.tee),
                         actor=self._actor,
                         show=show,
                     )

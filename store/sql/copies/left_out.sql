@@ -3,6 +3,7 @@ SELECT 'trigger ' || t.tgname || ' of ' || c.relname
 FROM pg_catalog.pg_trigger AS t
 JOIN pg_catalog.pg_class AS c ON c.oid = t.tgrelid
 WHERE c.relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s) AND NOT t.tgisinternal
+  AND t.tgname NOT LIKE 'tee\_%%'
 UNION ALL
 SELECT CASE c.relkind WHEN 'm' THEN 'materialized view ' WHEN 'f' THEN 'foreign table ' ELSE 'partitioned table ' END
        || c.relname

@@ -1,0 +1,2 @@
+-- Records of the replaced inbox are not sent anywhere any more.
+DROP TRIGGER {trigger} ON {like}

@@ -1,0 +1,2 @@
+-- Whether a pipeline has an inbox.
+SELECT FROM {inbox} LIMIT 1
