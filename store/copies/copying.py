@@ -173,9 +173,13 @@ class Copying:
         self._connection.execute(text_of("act_as_owner"), {"table": table})
 
     def _make_tables(self, layout: SchemaLayout) -> None:
-        """Sequences first: defaults of columns name them."""
+        """Sequences and functions first: defaults of columns name them."""
         self._connection.execute(set_path(self._name))
         made = self._definitions
+        self._run(text_of("unchecked_bodies"))
+        for function in layout.functions:
+            if function.is_first:
+                self._run(made.function(function))
         for sequence in layout.sequences:
             self._run(*made.sequence(sequence))
         for table in layout.tables:
@@ -219,7 +223,8 @@ class Copying:
         install_views(self._connection, name)
         self._connection.execute(set_path(name))
         for function in layout.functions:
-            self._run(definitions.function(function))
+            if not function.is_first:
+                self._run(definitions.function(function))
         for view in layout.views:
             self._run(*definitions.view(view))
         params = {"schema": self._origin, "target": name}

@@ -35,7 +35,7 @@ from millwheel.store.copies.origins import (
     reading_explained,
 )
 from millwheel.store.copies.progress import CopyCount, Show, show_nothing
-from millwheel.store.copies.row_files import blaming_the_file, row_blocks, stored_rows
+from millwheel.store.copies.row_files import row_blocks, stored_rows
 from millwheel.store.copies.schema_statements import (
     SchemaPart,
     SequencePosition,
@@ -84,8 +84,7 @@ def load_files(
         target.begin(manifest.structure)
         for one in manifest.files:
             progress.at(one.table)
-            with blaming_the_file(place, one):
-                rows = target.take(one.table, one.columns, stored_rows(place, one))
+            rows = target.take(one.table, one.columns, stored_rows(place, one))
             progress.at(one.table, rows=rows, size=round(share * rows))
         target.finish(manifest.structure, manifest.sequences, progress)
         origin = f"{manifest.pipeline}@{manifest.label}"
@@ -236,10 +235,11 @@ class _Target:
     def _refused(self, part: str, error: psycopg.Error) -> MillwheelError:
         if not error.sqlstate or error.sqlstate[:2] in RETRY_CLASSES:
             return translate(error)
+        text = str(error).strip().rstrip(".")
         return StoreError(
-            f"{self._new.store} refuses {part}: {str(error).strip()}. If it is something of the "
-            "origin's database that is not in the pipeline's schema, an extension or a type for "
-            "example, make that first. Nothing was made"
+            f"{self._new.store} refuses {part}: {text}. If it is something of the origin's "
+            "database that is not in the pipeline's schema, an extension or a type for example, "
+            "make that first. Nothing was made"
         )
 
 

@@ -82,6 +82,8 @@ class FunctionLayout(NamedTuple):
     called: str
     """Its name with the schema, as it stands in the definition."""
     definition: str
+    is_first: bool
+    """It needs nothing of the schema, and tables may call it."""
 
 
 class ViewLayout(NamedTuple):

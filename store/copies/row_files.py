@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import re
@@ -124,7 +123,8 @@ class _DigestedReads:
 
 
 def stored_rows(place: FilePlace, one: RowFile) -> Iterator[bytes]:
-    """The text of a file, with its header. `InputError` at its end, or before, if it is damaged."""
+    """The text of a file, with its header. `InputError` at its end, or before, if it is damaged:
+    the server says only after the last block whether it takes the rows."""
     with place.reading(one.file) as read:
         digested = _DigestedReads(read)
         try:
@@ -136,26 +136,6 @@ def stored_rows(place: FilePlace, one: RowFile) -> Iterator[bytes]:
         digested.drain()
         if digested.digest.hexdigest() != one.sha256:
             raise _damaged(place, one)
-
-
-@contextlib.contextmanager
-def blaming_the_file(place: FilePlace, one: RowFile) -> Iterator[None]:
-    """An error of the store about rows of a damaged file is one of the file."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        if not _is_whole(place, one):
-            raise _damaged(place, one) from error
-        raise
-
-
-def _is_whole(place: FilePlace, one: RowFile) -> bool:
-    with place.reading(one.file) as read:
-        digested = _DigestedReads(read)
-        digested.drain()
-    return digested.digest.hexdigest() == one.sha256
 
 
 def _damaged(place: FilePlace, one: RowFile) -> InputError:

@@ -21,7 +21,7 @@ from millwheel.store.copies.layout import (
     TableLayout,
     table_definitions,
 )
-from millwheel.store.postgres.statements import composed
+from millwheel.store.postgres.statements import composed, text_of
 
 
 class SchemaPart(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class SequencePosition(msgspec.Struct, frozen=True):
 
 class Structure(msgspec.Struct, frozen=True):
     before_rows: list[SchemaPart]
-    """Sequences and tables."""
+    """Sequences, functions that tables may call, and tables."""
     after_rows: list[SchemaPart]
     """Indexes, keys and constraints."""
     code: list[SchemaPart]
@@ -64,6 +64,10 @@ def structure_of(
     tables = table_definitions(connection, schema)
 
     def before_rows() -> Iterator[SchemaPart]:
+        yield SchemaPart("", text_of("unchecked_bodies"))
+        for function in layout.functions:
+            if function.is_first:
+                yield SchemaPart("", made.function(function))
         for sequence in layout.sequences:
             yield from _parts("", made.sequence(sequence))
         for table in layout.tables:
@@ -82,7 +86,8 @@ def structure_of(
 
     def code() -> Iterator[SchemaPart]:
         for function in layout.functions:
-            yield SchemaPart("", made.function(function))
+            if not function.is_first:
+                yield SchemaPart("", made.function(function))
         for view in layout.views:
             yield from _parts("", made.view(view))
 

@@ -38,7 +38,7 @@ from millwheel.store.copies.file_places import (
 )
 from millwheel.store.copies.file_savepoints import LOAD_SCRIPT, FileLabel, write_savepoint
 from millwheel.store.copies.forks import ForkTo, fork_files, fork_to_store
-from millwheel.store.copies.layout import SchemaLayout, layout_of, table_definitions
+from millwheel.store.copies.layout import SchemaLayout, layout_of
 from millwheel.store.copies.origins import EMPTY
 from millwheel.store.embedded import binaries
 from tests.support.copied_pipelines import USERS_OWN, rows_of, run
@@ -85,12 +85,12 @@ async def test_a_copy_on_another_version_has_all_and_runs_on(
     with psycopg.connect(origin.url) as before, psycopg.connect(target.url) as after:
         layouts = layout_of(before, "wheel"), layout_of(after, "wheel2")
         assert compared(layouts[0]) == compared(layouts[1])
-        assert table_definitions(before, "wheel") == table_definitions(after, "wheel2")
+        assert columns_of(before, "wheel") == columns_of(after, "wheel2")
         for table in layouts[0].tables:
             if table.name not in OWN_ROWS | EMPTY:
                 found = rows_of(after, "wheel2", table.name)
                 assert found == rows_of(before, "wheel", table.name), table.name
-        assert rows_of(after, "wheel2", "worker") == []
+        assert [rows_of(after, "wheel2", table) for table in sorted(EMPTY)] == [[]] * len(EMPTY)
         after.execute("SET search_path = wheel2")
         after.execute("INSERT INTO region (name) VALUES ('east')")
         after.execute('INSERT INTO "Shop ""1" (region, price) VALUES (3, 30)')
@@ -103,11 +103,30 @@ async def test_a_copy_on_another_version_has_all_and_runs_on(
     assert {(user, minute): visits for user, minute, visits in rows} == totals
 
 
+COLUMNS = """
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+    a.attcollation::regcollation, a.attstorage, a.attidentity, a.attgenerated,
+    pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum), ARRAY(
+        SELECT pg_get_constraintdef(k.oid) FROM pg_constraint k
+        WHERE k.conrelid = c.oid AND k.contype = 'c' ORDER BY k.conname
+    )
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' ORDER BY 1, a.attnum
+"""
+
+
+def columns_of(connection: psycopg.Connection[Any], schema: str) -> list[Any]:
+    path = sql.SQL("SET search_path = {}").format(sql.Identifier(schema))
+    connection.execute(path)
+    return connection.execute(COLUMNS).fetchall()
+
+
 def compared(layout: SchemaLayout) -> SchemaLayout:
     """Without sizes on disk, and without forms in which versions print the same definition."""
     return layout._replace(
         tables=[one._replace(bytes=0, blocks=0) for one in layout.tables],
-        functions=[one._replace(called="", definition="") for one in layout.functions],
+        functions=sorted(one._replace(called="", definition="") for one in layout.functions),
         views=[one._replace(definition="") for one in layout.views],
     )
 
@@ -130,6 +149,7 @@ def test_each_damage_names_the_file(saved: tuple[Schema, Path]) -> None:
     origin, directory = saved
     manifest = read_manifest(DirectoryPlace(directory))
     assert len(manifest.files) > 10
+    assert not EMPTY & {one.table for one in manifest.files}, "they have the workers' secret"
     for number, one in enumerate(manifest.files):
         file = directory / one.file
         whole = file.read_bytes()
@@ -143,14 +163,21 @@ def test_each_damage_names_the_file(saved: tuple[Schema, Path]) -> None:
     assert "wheel2" not in schemas(origin)
 
 
-def test_rows_that_another_program_has_written_are_refused(saved: tuple[Schema, Path]) -> None:
-    """A whole gzip file of the same size, with valid rows."""
+@pytest.mark.parametrize(
+    "change", [(b"user 1", b"user 9"), (b"user 1", b"user,1"), (b"visits", b"v")]
+)
+def test_rows_that_another_program_has_written_are_refused(
+    saved: tuple[Schema, Path], change: tuple[bytes, bytes]
+) -> None:
+    """A whole gzip file of the same size: with valid rows, with wrong ones, or another header."""
     origin, directory = saved
-    one = next(one for one in read_manifest(DirectoryPlace(directory)).files if one.rows > 9)
-    text = gzip.decompress((directory / one.file).read_bytes()).replace(b"user 1", b"user 9")
-    other = gzip.compress(text, 9)
+    manifest = read_manifest(DirectoryPlace(directory))
+    (one,) = (one for one in manifest.files if one.table == "minute")
+    text = gzip.decompress((directory / one.file).read_bytes())
+    other = gzip.compress(text.replace(*change), 9)
+    assert change[0] in text
     (directory / one.file).write_bytes(other.ljust(one.bytes, b"\0"))
-    with pytest.raises(InputError, match=f"{one.file}.* is damaged"):
+    with pytest.raises(InputError, match=f"{one.file}, rows of table 'minute', is damaged"):
         fork_files(DirectoryPlace(directory), "wheel", to(origin))
     assert "wheel2" not in schemas(origin)
 

@@ -53,7 +53,7 @@ async def test_a_copy_has_all_that_its_origin_has(schema: Schema, tmp_path: Path
         assert copy.indexes == origin.indexes
         assert copy.defaults == origin.defaults
         assert copy.views == origin.views
-        assert [one.name for one in copy.functions] == [one.name for one in origin.functions]
+        assert {one.name for one in copy.functions} == {one.name for one in origin.functions}
         connection.execute('SET search_path = "wheel@one"')
         connection.execute("INSERT INTO region (name) VALUES ('east')")
         connection.execute('INSERT INTO "Shop ""1" (region, price) VALUES (3, 30)')

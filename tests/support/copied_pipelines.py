@@ -22,11 +22,16 @@ CREATE TABLE "Shop ""1" (
 CREATE INDEX "by price" ON "Shop ""1" ((price + 1) DESC) WHERE price < 100;
 CREATE UNLOGGED TABLE scratch (n integer);
 COMMENT ON TABLE region IS 'it''s a region';
-CREATE FUNCTION plus(n integer) RETURNS integer LANGUAGE sql RETURN n + 1;
+CREATE FUNCTION plus(n integer) RETURNS integer LANGUAGE sql IMMUTABLE RETURN n + 1;
+CREATE FUNCTION regions() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM region; END;
+CREATE FUNCTION first_region() RETURNS text LANGUAGE sql AS 'SELECT min(name) FROM region';
+CREATE TABLE called (n integer DEFAULT plus(1) CHECK (plus(n) > 0));
+CREATE INDEX ON called (plus(n));
 CREATE VIEW dear (shop, price) AS SELECT r.name, plus(s.price::integer)
     FROM "Shop ""1" s JOIN region r ON r.id = s.region;
 INSERT INTO region (name) VALUES ('north'), ('south');
 INSERT INTO "Shop ""1" (region, price) VALUES (1, 10), (2, 20);
+INSERT INTO called DEFAULT VALUES;
 """
 
 

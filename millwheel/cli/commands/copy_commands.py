@@ -133,7 +133,7 @@ def _savepoint_in_files(
         f"savepoint {made.name} at {_moment(made.copied_at)}: {made.rows:,} rows, "
         f"{count_of(made.files, 'file')} in {made.place}, {byte_text(made.bytes)}",
         *(f"not copied: {text}" for text in made.left_out),
-        f"next: millwheel fork {pipeline} --as NAME --from {shlex.quote(to)}",
+        f"next: millwheel fork {pipeline} --as NAME --from {shlex.quote(made.place)}",
     ]
     print_result(made._asdict(), lines, as_json=change.as_json)
 
@@ -220,7 +220,9 @@ def fork(
     else:
         origin = pipeline if source is None else savepoint_name(pipeline, source)
         made = wanted.from_store(origin, common)
-    where = "" if options.to_store is None else f" --store {shlex.quote(options.to_store)}"
+    where = ""
+    if options.to_store is not None:
+        where = f" --store {shlex.quote(StoreAddress.parse(options.to_store).redacted())}"
     lines = [
         *_copy_lines("fork", made),
         f"it withholds what would leave the store; to let it: millwheel outputs {name} on{where}"
