@@ -204,7 +204,7 @@ def _foreseen_lines(found: ForeseenSwitch, options: SwitchOptions) -> Iterator[s
     for name in found.staying:
         yield f"{name} reads {found.pipeline} by itself, and stays so"
     if found.withheld:
-        yield f"{found.pipeline} stops to write outside the store: {', '.join(found.withheld)}"
+        yield f"{found.pipeline} stops writing outside the store: {', '.join(found.withheld)}"
     if found.delivered:
         yield f"{found.successor} writes outside the store from then on: " + ", ".join(
             found.delivered
