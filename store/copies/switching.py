@@ -39,6 +39,7 @@ from millwheel.store.console.snapshot import choose, list_pipelines
 from millwheel.store.console.step_names import stored_nodes
 from millwheel.store.copies.catching_up import CatchUp, catch_up
 from millwheel.store.copies.origins import SIGN, connected
+from millwheel.store.copies.teeing import is_teed
 from millwheel.store.postgres.blockers import session_text
 from millwheel.store.postgres.statements import Statements, composed, text_of
 
@@ -89,6 +90,8 @@ class ForeseenSwitch(msgspec.Struct, frozen=True):
     """Steps of the successor that do so afterwards."""
     inboxes: tuple[str, ...]
     """Streams of the successor that take records from programs."""
+    is_teed: bool
+    """Whether it also gets the records that programs send to the pipeline."""
     behind: str
     """How far the successor is behind, in words."""
     is_behind: bool
@@ -196,6 +199,7 @@ class _SwitchPlan(NamedTuple):
             () if former.withholds else former.steps,
             new.steps,
             tuple(inboxes_of(connection, successor)),
+            is_teed(connection, pipeline, successor),
             progress.words,
             not progress.is_complete,
         )

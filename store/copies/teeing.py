@@ -89,6 +89,13 @@ def add_trigger(connection: psycopg.Connection[Any], origin: str, name: str) -> 
     )
 
 
+def is_teed(connection: psycopg.Connection[Any], origin: str, name: str) -> bool:
+    """Whether records that are sent to a pipeline are sent to this copy too."""
+    table = sql.Identifier(origin, TEED).as_string(None)
+    rows = connection.execute(text_of("tees_of"), {"table": table}).fetchall()
+    return name in [copy for _, copy in rows]
+
+
 def carry_tees(connection: psycopg.Connection[Any], replaced: str, origin: str) -> None:
     """Let the forks of a pipeline get records of the schema that has taken its name."""
     like = sql.Identifier(replaced, TEED)

@@ -160,6 +160,9 @@ def test_programs_must_send_to_the_other_inbox(shell: Shell) -> None:
     shell("publish", "wheel", "--in", "shown")
     foreseen = shell("switch", "wheel", "wheel2", "--dry-run")
     assert "send to stream lines of wheel must send to wheel2 from then on" in foreseen
+    shell("fork", "wheel", "--as", "wheel3", "--tee")
+    foreseen = shell("switch", "wheel", "wheel3", "--dry-run")
+    assert "must send to wheel3 before wheel is dropped" in foreseen
 
 
 def test_rows_of_a_source_that_are_gone(shell: Shell) -> None:

@@ -162,8 +162,9 @@ def _make(
         raise UsageError(
             f"these sources cannot be read again from their beginning: "
             f"{'; '.join(foreseen.unreadable)}. Begin with the state of a savepoint: millwheel "
-            f"savepoint {pipeline} LABEL, and --from LABEL; or read the rows that are left, with "
-            "--anyway. Nothing was made"
+            f"savepoint {pipeline} LABEL, and --from LABEL; or, so that records of an Inbox arrive "
+            f"in both, with a fork: millwheel fork {pipeline} --as {name} --tee; or read the rows "
+            "that are left, with --anyway. Nothing was made"
         )
     by = actor(change.reason)
     if savepoint is None:

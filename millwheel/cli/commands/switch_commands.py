@@ -211,9 +211,10 @@ def _foreseen_lines(found: ForeseenSwitch, options: SwitchOptions) -> Iterator[s
         )
         yield from _promise(found, options)
     for stream in found.inboxes:
+        when = f"before {found.pipeline} is dropped" if found.is_teed else "from then on"
         yield (
             f"programs that send to stream {stream} of {found.pipeline} must send to "
-            f"{found.successor} from then on"
+            f"{found.successor} {when}"
         )
     if not found.is_behind:
         yield f"{found.successor} has caught up with {found.pipeline}"
