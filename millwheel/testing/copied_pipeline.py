@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from millwheel.core.model import Key
+from millwheel.core.own_loop import run_to_end
 from millwheel.errors import UserCodeError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
@@ -63,7 +64,7 @@ class Fork:
                 not fit the state.
             UserCodeError: it has not come to the end within `seconds`.
         """
-        asyncio.run(self._run(code.named(self.name), seconds, Options(keep_open=keep_open)))
+        run_to_end(self._run(code.named(self.name), seconds, Options(keep_open=keep_open)))
 
     async def _run(self, code: Pipeline, seconds: float, options: Options) -> None:
         store = PostgresStore(self._url, self.name)

@@ -247,13 +247,17 @@ class _Exchange:
         old, new = sql.Identifier(schema), sql.Identifier(renamed)
         self._connection.execute(composed("rename_schema", schema=old, renamed=new))
 
-    def _lead(self, views: list[tuple[str, str, str, int]]) -> None:
+    def _lead(self, views: list[tuple[str, str, str, str | None, int]]) -> None:
         """Let views of other schemas read the restored tables."""
         self._connection.execute(text_of("no_search_path"))
-        for schema, name, definition, _ in views:
-            view = sql.Identifier(schema, name)
-            text = sql.SQL(definition.rstrip(";"))
-            self._connection.execute(composed("lead_view_elsewhere", view=view, definition=text))
+        for schema, name, definition, options, _ in views:
+            text = composed(
+                "lead_view_elsewhere",
+                view=sql.Identifier(schema, name),
+                options=sql.SQL(options or ""),
+                definition=sql.SQL(definition.rstrip(";")),
+            )
+            self._connection.execute(text)
 
     def _end_sessions(self) -> int:
         """As the login itself, not as the owner. The workers' next connections wait for this

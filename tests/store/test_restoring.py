@@ -184,10 +184,15 @@ async def test_views_of_other_schemas_follow(schema: Schema, tmp_path: Path) -> 
     make_savepoint(schema.url, "wheel", "one")
     with psycopg.connect(schema.url, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA report")
-        connection.execute("CREATE VIEW report.total AS SELECT sum(cents) AS c FROM wheel.total")
+        connection.execute(
+            "CREATE VIEW report.total WITH (security_barrier) AS "
+            "SELECT sum(cents) AS c FROM wheel.total"
+        )
         connection.execute("UPDATE wheel.total SET cents = 0")
         restore(schema.url, "wheel@one")
         assert connection.execute("SELECT c FROM report.total").fetchone() == (45,)
+        options = "SELECT reloptions FROM pg_class WHERE oid = 'report.total'::regclass"
+        assert connection.execute(options).fetchone() == (["security_barrier=true"],)
         connection.execute(
             "CREATE TABLE report.note (account integer REFERENCES wheel.total (account))"
         )

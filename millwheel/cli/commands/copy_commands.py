@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from millwheel.core.quantities import byte_text, count_of, short_duration
 from millwheel.errors import UsageError
 from millwheel.store.address import StoreAddress
 from millwheel.store.console import administration
-from millwheel.store.console.presence import present
+from millwheel.store.console.presence import Presence, present
 from millwheel.store.copies.copying import MadeCopy
 from millwheel.store.copies.file_places import is_place, place_of
 from millwheel.store.copies.file_savepoints import FileLabel, write_savepoint
@@ -108,7 +109,7 @@ def savepoint(
         return
     keep_until = None if keep is None else datetime.now(UTC) + _time(keep)
     with opened(common) as presence:
-        _confirm_size(presence.url, pipeline, sure=yes)
+        confirm_size(presence, pipeline, sure=yes)
         with _shown_progress() as show:
             made, dropped = make_savepoint(
                 presence.url,
@@ -253,7 +254,7 @@ class _Fork:
     def from_store(self, origin: str, common: CommonOptions) -> MadeCopy:
         with opened(common) as presence:
             if SIGN not in origin:
-                _confirm_size(presence.url, origin, sure=self._sure)
+                confirm_size(presence, origin, sure=self._sure)
             with _shown_progress() as show:
                 if self._options.to_store is None:
                     return make_fork(
@@ -425,9 +426,20 @@ def _moment(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _confirm_size(url: str, pipeline: str, *, sure: bool) -> None:
-    """Ask before much disk is taken: the server does not say how much it has."""
-    _, size = administration.schema_size(url, pipeline)
+def confirm_size(presence: Presence, pipeline: str, *, sure: bool) -> None:
+    """Ask before much disk is taken. A server does not say how much it has; that of an embedded one
+    is here.
+
+    `UsageError` if the disk has too little.
+    """
+    _, size = administration.schema_size(presence.url, pipeline)
+    directory = presence.address.directory
+    if directory is not None and (free := shutil.disk_usage(directory).free) < size:
+        raise UsageError(
+            f"the copy takes about {byte_text(size)}, and the disk of {directory} has "
+            f"{byte_text(free)} left. Nothing was made: drop a savepoint (millwheel savepoints "
+            "list), or write it to files elsewhere (millwheel savepoint --to)"
+        )
     if size >= ASKED_BYTES:
         confirm(
             f"the copy takes about {byte_text(size)} of the server's disk",

@@ -1,2 +1,2 @@
 -- Lets a view of another schema read the tables that now have the names of those that it read.
-CREATE OR REPLACE VIEW {view} AS {definition}
+CREATE OR REPLACE VIEW {view} {options} AS {definition}

@@ -1,5 +1,6 @@
 -- Views of other schemas that read tables or views of this one. With an empty search path their definitions name the schema.
-SELECT DISTINCT n.nspname::text AS schema, v.relname::text AS name, pg_catalog.pg_get_viewdef(v.oid) AS definition, v.oid
+SELECT DISTINCT n.nspname::text AS schema, v.relname::text AS name, pg_catalog.pg_get_viewdef(v.oid) AS definition,
+       'WITH (' || array_to_string(v.reloptions, ', ') || ')' AS options, v.oid
 FROM pg_catalog.pg_depend AS d
 JOIN pg_catalog.pg_rewrite AS r ON r.oid = d.objid AND d.classid = 'pg_catalog.pg_rewrite'::regclass
 JOIN pg_catalog.pg_class AS v ON v.oid = r.ev_class AND v.relkind = 'v'
