@@ -33,7 +33,7 @@ BEFORE_SECONDS = 30
 LARGE_BLOCKS = 100
 """Smaller tables are not copied by the yardstick."""
 
-STATES = 3_600_000
+STATES = 7_000_000
 """A gigabyte with the indexes."""
 
 

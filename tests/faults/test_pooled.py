@@ -90,8 +90,14 @@ async def queue(*lines: str) -> AsyncIterator[tuple[Queue, Pooler, visits.Answer
 
 @pytest.mark.parametrize(
     "lines",
-    [(), ("server_reset_query =", "default_pool_size = 32")],
-    ids=["as installed", "nothing is reset"],
+    [
+        pytest.param((), id="as installed"),
+        pytest.param(
+            ("server_reset_query =", "default_pool_size = 32"),
+            id="nothing is reset",
+            marks=pytest.mark.soak,
+        ),
+    ],
 )
 async def test_a_killed_worker_and_a_pooler_that_starts_again_change_no_result(
     lines: tuple[str, ...],

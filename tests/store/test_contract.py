@@ -58,6 +58,8 @@ from tests.support.store_sites import (
     row,
 )
 
+pytestmark = pytest.mark.newest
+
 SIZES = [1, ARRAY_ROWS - 1, ARRAY_ROWS, 3 * ARRAY_ROWS]
 """Rows of a commit: as JSON, and as arrays."""
 

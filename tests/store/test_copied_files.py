@@ -435,7 +435,7 @@ def test_a_killed_savepoint_leaves_none(large: Schema, tmp_path: Path) -> None:
     assert {path.name for path in directory.iterdir()} == {"rows", LOAD_SCRIPT, MANIFEST}
 
 
-@pytest.mark.parametrize("way", ["files", "straight"])
+@pytest.mark.parametrize("way", ["files", pytest.param("straight", marks=pytest.mark.soak)])
 def test_a_killed_fork_leaves_no_schema(
     large: Schema, new_schema: Callable[[int], Schema], tmp_path: Path, way: str
 ) -> None:
@@ -546,7 +546,9 @@ def expected(number: int) -> list[Any]:
     return [msgspec.structs.astuple(totals[customer]) for customer in sorted(totals)]
 
 
-@pytest.mark.parametrize("versions", VERSIONS, ids=["15 to 18", "18 to 15"])
+@pytest.mark.parametrize(
+    "versions", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.soak)], ids=str
+)
 async def test_records_that_were_sent_and_not_taken_are_processed_once(
     new_schema: Callable[[int], Schema], tmp_path: Path, versions: tuple[int, int]
 ) -> None:

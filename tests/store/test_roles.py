@@ -36,6 +36,8 @@ from tests.support.pipelines import QUICK, Tally, script
 from tests.support.store_sites import Schema
 from tests.support.values import ITEMS, TALLY, Counted, items, key_of, time_of
 
+pytestmark = pytest.mark.newest
+
 ME = Actor("ada", "why not")
 
 

@@ -119,19 +119,20 @@ class Readers:
                 thread.join()
 
 
-def test_readers_see_the_old_or_the_new(pair: Schema) -> None:
+@pytest.mark.parametrize("switches", [12, pytest.param(50, marks=pytest.mark.soak)])
+def test_readers_see_the_old_or_the_new(pair: Schema, switches: int) -> None:
     rows = execute(pair, "SELECT count(*) FROM wheel.minute")[0][0]
     readers = Readers(pair.url)
     longest = 0.0
     with readers.reading():
-        for number in range(50):
+        for number in range(switches):
             names = ("wheel", "wheel2") if number % 2 == 0 else ("wheel2", "wheel")
             longest = max(longest, switch(pair.url, Takeover(*names)).blocked_milliseconds)
             assert {*leads_to(pair).values()} == {names[1]}
             assert withheld(pair) == {names[0]: True, names[1]: False}
     assert readers.errors == []
     assert {*readers.seen} == {("wheel", "wheel", rows), ("wheel2", "wheel2", rows)}
-    assert sum(readers.seen.values()) > 100
+    assert sum(readers.seen.values()) > 2 * switches
     assert longest < 1000 * LONGEST_WAIT
     assert readers.longest < LONGEST_WAIT
 
@@ -356,12 +357,13 @@ while True:
 """
 
 
-def test_a_switch_that_is_killed_leaves_the_old_or_the_new(pair: Schema) -> None:
+@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.soak)])
+def test_a_switch_that_is_killed_leaves_the_old_or_the_new(pair: Schema, kills: int) -> None:
     chance = random.Random(7)
     readers = Readers(pair.url)
     found = Counter[str]()
     with readers.reading():
-        for _ in range(12):
+        for _ in range(kills):
             process = subprocess.Popen(
                 [sys.executable, "-c", SWITCHING, pair.url], stdout=subprocess.PIPE
             )
