@@ -86,7 +86,7 @@ COMMANDS = {
         COPY,
     ),
     "restore": (
-        "copy_commands",
+        "restore_command",
         "Bring a pipeline back to a savepoint.",
         COPY,
     ),

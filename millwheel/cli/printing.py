@@ -74,16 +74,17 @@ def seconds_text(text: str) -> str:
     return text[:19].replace("T", " ") if sys.stdout.isatty() else text
 
 
-def confirm(deletes: str, question: str, *, sure: bool) -> None:
+def confirm(deletes: str, question: str, *, sure: bool, option: str = "--yes") -> None:
     """Ask before something is deleted.
 
     Args:
         deletes: the consequence, for scripts without a terminal.
+        option: gives the consent in a script.
     """
     if sure:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"{deletes}; confirm with --yes")
+        raise UsageError(f"{deletes}; confirm with {option}")
     typer.confirm(question, abort=True, err=True)
 
 

@@ -332,7 +332,7 @@ def check_id(source: NumberedTable[Any], before: str, now: str) -> None:
     """
     if before != now:
         raise InputError(
-            f"{source!r}: the pipeline that is followed was dropped and made again (its id was "
-            f"{before}, and is {now}), or the address leads to another store. Remove this "
-            "pipeline and start again, or correct the address"
+            f"{source!r}: the pipeline that is followed was dropped and made again, or "
+            f"brought back to a savepoint (its id was {before}, and is {now}); or the address "
+            "leads to another store. Remove this pipeline and start again, or correct the address"
         )

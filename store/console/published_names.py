@@ -74,8 +74,9 @@ def published_names(
 def other_readers(connection: psycopg.Connection[Any], pipeline: str) -> list[str]:
     """Views in other schemas that read the pipeline's relations, and are not published."""
     published = {one.words for one in published_names(connection, pipeline)}
-    rows = connection.execute(text_of("views_outside"), {"schema": pipeline}).fetchall()
-    return [name for name in (f"{schema}.{view}" for schema, view in rows) if name not in published]
+    rows = connection.execute(text_of("outside_views"), {"schema": pipeline}).fetchall()
+    found = sorted(f"{schema}.{view}" for schema, view, *_ in rows)
+    return [name for name in found if name not in published]
 
 
 def own_tables(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, str]:

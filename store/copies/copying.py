@@ -205,10 +205,10 @@ class Copying:
     def _finish_tables(self, layout: SchemaLayout, progress: CopyCount) -> None:
         made = self._definitions
         for index in layout.indexes:
-            progress.at(index.of_table)
+            progress.building(index.of_table)
             self._run(made.index(index))
         for key in layout.keys:
-            progress.at(key.of_table)
+            progress.building(key.of_table)
             self._run(made.key(key))
         for sequence in layout.sequences:
             self._run(made.position(sequence))

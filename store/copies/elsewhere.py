@@ -177,7 +177,7 @@ class _Target:
     ) -> None:
         """Build keys and indexes, and make functions and views."""
         for part in structure.after_rows:
-            progress.at(part.of_table)
+            progress.building(part.of_table)
             self._run(part)
         for position in positions:
             self._run(SchemaPart("", position.statement()))

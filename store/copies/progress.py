@@ -17,6 +17,8 @@ class CopyProgress(NamedTuple):
     total_bytes: int
     seconds: float
     """Since the begin."""
+    is_building: bool = False
+    """Whether indexes are built, after all rows: no estimate includes that."""
 
     @property
     def share(self) -> float:
@@ -25,8 +27,10 @@ class CopyProgress(NamedTuple):
 
     @property
     def seconds_left(self) -> float | None:
-        """At the speed so far; None: nothing is copied yet."""
-        return self.seconds * (1.0 - self.share) / self.share if self.bytes else None
+        """Until all rows are copied, at the speed so far; None: none is yet, or all are."""
+        if self.is_building or not self.bytes:
+            return None
+        return self.seconds * (1.0 - self.share) / self.share
 
 
 Show = Callable[[CopyProgress], None]
@@ -45,8 +49,15 @@ class CopyCount:
         self.rows = 0
         self.bytes = 0
 
+    def building(self, table: str) -> None:
+        self._show_at(table, is_building=True)
+
     def at(self, table: str, *, rows: int = 0, size: int = 0) -> None:
         self.rows += rows
         self.bytes += size
+        self._show_at(table, is_building=False)
+
+    def _show_at(self, table: str, *, is_building: bool) -> None:
         passed = time.monotonic() - self._began
-        self._show(CopyProgress(table, self.rows, self.bytes, self._total, passed))
+        progress = CopyProgress(table, self.rows, self.bytes, self._total, passed, is_building)
+        self._show(progress)

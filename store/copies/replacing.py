@@ -117,12 +117,17 @@ def _free_label(url: str, pipeline: str) -> str:
 
 
 def _refuse_holders(connection: psycopg.Connection[Any], pipeline: str) -> None:
-    found = connection.execute(text_of("outside_keys"), {"schema": pipeline}).fetchall()
+    params = {"schema": pipeline}
+    found = [text for (text,) in connection.execute(text_of("outside_keys"), params).fetchall()]
+    found += [
+        f"the materialized view {schema}.{name}"
+        for schema, name, kind, *_ in connection.execute(text_of("outside_views"), params)
+        if kind == "m"
+    ]
     if found:
         raise UsageError(
-            f"{', '.join(text for (text,) in found)} of other schemas hold on to tables of "
-            f"{pipeline!r}, which a restore replaces. Drop them first, and make them again "
-            "afterwards; nothing was changed"
+            f"{', '.join(found)} of other schemas hold on to tables of {pipeline!r}, which a "
+            "restore replaces. Drop them first, and make them again afterwards; nothing was changed"
         )
 
 
@@ -200,6 +205,7 @@ class _Exchange:
         self._copy("carry_requests", "request", columns=names, **between)
         detail = f"the pipeline was restored from {self._savepoint}"
         self._run(self._made, "refuse_open_requests", detail=detail)
+        self._copy("carry_bundles", "commit_record", **between)
         return self._carry_inboxes()
 
     def _carry_inboxes(self) -> tuple[int, int]:
@@ -247,10 +253,10 @@ class _Exchange:
         old, new = sql.Identifier(schema), sql.Identifier(renamed)
         self._connection.execute(composed("rename_schema", schema=old, renamed=new))
 
-    def _lead(self, views: list[tuple[str, str, str, str | None, int]]) -> None:
+    def _lead(self, views: list[tuple[str, str, str, str, str | None, int]]) -> None:
         """Let views of other schemas read the restored tables."""
         self._connection.execute(text_of("no_search_path"))
-        for schema, name, definition, options, _ in views:
+        for schema, name, _, definition, options, _ in views:
             text = composed(
                 "lead_view_elsewhere",
                 view=sql.Identifier(schema, name),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from datetime import datetime
 from typing import Any
@@ -84,12 +85,15 @@ def make_savepoint(
 
 def list_savepoints(url: str, pipeline: str | None = None) -> list[Savepoint]:
     """Those of a pipeline (None: of all), the newest first."""
+    found = []
     with transaction(url) as connection:
-        found = [
-            _savepoint(connection, name, size)
-            for name, size in connection.execute(text_of("savepoint_schemas")).fetchall()
-            if pipeline is None or name.startswith(f"{pipeline}{SIGN}")
-        ]
+        for name, size in connection.execute(text_of("savepoint_schemas")).fetchall():
+            if pipeline is None or name.startswith(f"{pipeline}{SIGN}"):
+                with (
+                    contextlib.suppress(psycopg.errors.UndefinedTable),  # it was dropped meanwhile
+                    connection.transaction(),
+                ):
+                    found.append(_savepoint(connection, name, size))
     return sorted(found, key=lambda one: one.at, reverse=True)
 
 

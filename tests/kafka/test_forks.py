@@ -19,6 +19,8 @@ from millwheel.services.run import Run
 from millwheel.store.console.inspection import inspect
 from millwheel.store.console.outputs import switch_outputs
 from millwheel.store.copies.forks import fork
+from millwheel.store.copies.replacing import restore
+from millwheel.store.copies.savepoints import make_savepoint
 from millwheel.store.port.deploy import CopyState
 from tests.kafka.bundles import Bench, deliver
 from tests.support.store_sites import Schema
@@ -33,11 +35,11 @@ class Kept(Struct):
 class Numbers:
     """A topic that a pipeline reads, and one that it writes."""
 
-    def __init__(self, bootstrap: str, url: str = "") -> None:
+    def __init__(self, bootstrap: str, url: str = "", name: str = "forks") -> None:
         self.url = url
         self.cluster = KafkaCluster(bootstrap)
-        self.sold = Bench(bootstrap, "forks-sold")
-        self.asked = Bench(bootstrap, "forks-asked")
+        self.sold = Bench(bootstrap, f"sold_{name}")
+        self.asked = Bench(bootstrap, f"asked_{name}")
 
     def pipeline(self, name: str) -> Pipeline:
         numbers = Stream("numbers", int)
@@ -102,6 +104,29 @@ async def test_a_fork_sends_nothing_until_its_outputs_are_on(
     await site.run("wheel2", 6)
     await site.run("wheel", 6)
     assert await site.sold.values() == [b"1", b"2", b"3", b"4", b"5", b"6", b"6"]
+    await site.close()
+
+
+@pytest.mark.newest
+async def test_a_restored_pipeline_sends_again_and_goes_on(
+    broker: KafkaBroker, schema: Schema
+) -> None:
+    """Also bundles of a scope that had none at the savepoint."""
+    site = Numbers(broker.bootstrap, schema.url, "restored")
+    await site.make()
+    await site.ask(1)
+    await site.run("wheel", 1)
+    make_savepoint(site.url, "wheel", "one")
+    await site.ask(2, 3)
+    await site.run("wheel", 3)
+    for again in (1, 2):
+        found = restore(site.url, "wheel@one")
+        assert [one.sink for one in found.delivered] == ["numbers_to_kafka"]
+        await site.run("wheel", 3)
+        assert sorted(await site.sold.values()) == sorted([b"1", *[b"2", b"3"] * (1 + again)])
+    await site.ask(4)
+    await site.run("wheel", 4)
+    assert (await site.sold.values())[-1] == b"4"
     await site.close()
 
 

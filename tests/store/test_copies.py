@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from millwheel.cli.commands.copy_commands import confirm_size
+from millwheel.cli.made_copies import confirm_size
 from millwheel.errors import UsageError
 from millwheel.services.run import Run
 from millwheel.store.address import StoreAddress
@@ -162,10 +162,7 @@ async def test_no_list_of_pipelines_has_a_savepoint(schema: Schema, tmp_path: Pa
 def test_a_disk_with_too_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an embedded store, before anything is made."""
     usage = SimpleNamespace(free=1_000)
-    monkeypatch.setattr("millwheel.cli.commands.copy_commands.shutil.disk_usage", lambda _: usage)
-    monkeypatch.setattr(
-        "millwheel.cli.commands.copy_commands.administration.schema_size", lambda *_: (3, 5_000_000)
-    )
+    monkeypatch.setattr("millwheel.cli.made_copies.shutil.disk_usage", lambda _: usage)
     presence = SimpleNamespace(url="postgresql://", address=StoreAddress(directory=tmp_path))
     with pytest.raises(UsageError, match=r"about 5 MB, and the disk of .* has 1,000 bytes left"):
-        confirm_size(presence, "shop", sure=True)  # type: ignore[arg-type]
+        confirm_size(presence, 5_000_000, sure=True)  # type: ignore[arg-type]

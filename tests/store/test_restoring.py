@@ -14,7 +14,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from millwheel import Computation, Context, Inbox, JsonLines, Pipeline, Record, Settings, Stream
+from millwheel import (
+    Computation,
+    Context,
+    Inbox,
+    JsonLines,
+    JsonLinesFiles,
+    Pipeline,
+    Record,
+    Settings,
+    Stream,
+)
 from millwheel import Table as Rows
 from millwheel.errors import UsageError
 from millwheel.services.run import Run
@@ -118,6 +128,7 @@ async def test_live_workers_start_over_from_the_savepoint(
         for number in (1, 2, 3):
             found = await asyncio.to_thread(restore, schema.url, "wheel@one")
             assert found.replaced == f"wheel@replaced-{number}"
+            assert (found.sent_again, found.not_sent_again) == (0, 0), "it has no inbox"
             assert sums(schema, found.replaced)[0] >= 500
             append(path, range(1000 + 10 * number - 10, 1000 + 10 * number))
             await until(lambda n=number: sums(schema) == expected(1000 + 10 * n), running)  # type: ignore[misc]
@@ -175,6 +186,33 @@ def ready(schema: Schema) -> bool:
         row = connection.execute("SELECT count(*) FROM wheel.inbox WHERE interval_id IS NOT NULL")
         found = row.fetchone()
     return found is not None and found[0] > 0
+
+
+async def test_part_files_are_cut_and_go_on(schema: Schema, tmp_path: Path) -> None:
+    path, out = tmp_path / "pays.jsonl", tmp_path / "out"
+    append(path, range(50))
+
+    def lines() -> list[int]:
+        """The sums of cents that were written, one for each payment."""
+        parts = sorted(out.glob("part-*.jsonl"))
+        return sorted(
+            msgspec.json.decode(line, type=Total).payments
+            for part in parts
+            for line in part.read_bytes().splitlines()
+        )
+
+    made = pipeline(JsonLines(path, follow=True))
+    made.sink(TOTALS, JsonLinesFiles(out))
+    async with live(Run(made, schema.url)) as running:
+        await until(lambda: sums(schema) == expected(50), running)
+        await asyncio.to_thread(make_savepoint, schema.url, "wheel", "one")
+        append(path, range(50, 80))
+        await until(lambda: sums(schema) == expected(80), running)
+        once = lines()
+        assert len(once) == 80
+        await asyncio.to_thread(restore, schema.url, "wheel@one")
+        await until(lambda: sums(schema) == expected(80), running)
+        assert lines() == once, "each line is there once, also of payments since the savepoint"
 
 
 async def test_views_of_other_schemas_follow(schema: Schema, tmp_path: Path) -> None:

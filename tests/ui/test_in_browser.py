@@ -6,8 +6,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+import msgspec
 import psycopg
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -19,6 +20,7 @@ from millwheel.ui.pages import PAGES
 from millwheel.ui.verbs import VERBS
 from tests.support.browsed_store import SHOP, BrowsedStore
 from tests.support.browsers import PLAIN_HOST, Browser
+from tests.support.hostile_texts import SECRET_KEY
 from tests.support.page_addresses import crawl
 from tests.support.seen_pages import ANN, SeenPages
 
@@ -136,24 +138,60 @@ def test_the_link_past_the_navigation(browser: Browser, seen: SeenPages) -> None
     assert browser.run("return document.querySelector('main').contains(document.activeElement)")
 
 
+LETTERS = "SELECT id::text FROM dead_letter WHERE parked IS DISTINCT FROM 'waiting' ORDER BY 1"
+
+
 @pytest.mark.parametrize(
-    ("address", "what", "statement"),
+    ("address", "column", "statement"),
     [
+        ("/", "dead letters", f"SELECT count(*)::text FROM ({LETTERS}) AS l"),
+        ("/", "parked keys", "SELECT count(*)::text FROM parked_keys"),
+        (f"{LOG}?verb=pause", "batch", "SELECT batch::text FROM request WHERE verb = 'pause'"),
+        (f"{STEPS}/late", "step", "SELECT name FROM computation"),
+        (f"{STEPS}/letters", "number", LETTERS),
         (
-            "/",
-            "dead letters",
-            "SELECT count(*) FROM dead_letter WHERE parked IS DISTINCT FROM 'waiting'",
+            f"{STEPS}/letters?group=key",
+            "letters",
+            "SELECT count(*)::text FROM dead_letter WHERE parked IS DISTINCT FROM 'waiting' "
+            "GROUP BY computation, key",
         ),
-        ("/", "parked keys", "SELECT count(*) FROM parked_keys"),
-        (LOG, "batch", "SELECT max(batch) FROM request"),
+        (f"{STEPS}/workers", "process", "SELECT pid::text FROM worker WHERE NOT stopped"),
+        (
+            f"{STEPS}/workers",
+            "intervals",
+            "SELECT count(*)::text FROM key_interval WHERE owner IS NOT NULL GROUP BY owner",
+        ),
+        (
+            f"{STEPS}/timers",
+            "by event time",
+            "SELECT count(*)::text FROM timers WHERE kind = 'watermark' GROUP BY computation",
+        ),
+        (
+            f"{STEPS}/sql?statement=SELECT+key+AS+k+FROM+states+ORDER+BY+slot+LIMIT+3",
+            "k",
+            "SELECT key::text FROM states ORDER BY slot LIMIT 3",
+        ),
     ],
 )
 def test_a_page_says_what_the_store_says(
-    address: str, what: str, statement: str, browser: Browser, seen: SeenPages, shop: BrowsedStore
+    address: str, column: str, statement: str, browser: Browser, seen: SeenPages, shop: BrowsedStore
 ) -> None:
     browser.open(seen.at(address))
-    shown = browser.column(what)
-    assert shown[0] == f"{shop.number(statement):,}"
+    shown, found = browser.column(column), [text for (text,) in shop.read(statement)]
+    assert found
+    assert sorted(text.replace(",", "") for text in shown) == sorted(found)
+
+
+def test_a_key_has_the_state_of_the_store(
+    browser: Browser, seen: SeenPages, shop: BrowsedStore
+) -> None:
+    key = msgspec.json.encode(SECRET_KEY).decode()
+    browser.open(seen.at(f"{STEPS}/key?{urlencode({'step': 'add_up', 'key': key})}"))
+    text = (
+        "SELECT value FROM states WHERE computation = 'add_up' AND key = %s::jsonb AND entry = ''"
+    )
+    ((state,),) = shop.read(text, key)
+    assert msgspec.json.decode(browser.text("pre")) == state
 
 
 def test_the_steps_are_those_of_the_store(

@@ -1,13 +1,10 @@
-"""``millwheel savepoint``, ``savepoints``, ``fork`` and ``restore``: copies of a pipeline."""
+"""``millwheel savepoint``, ``savepoints`` and ``fork``: copies of a pipeline."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import shlex
-import shutil
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,30 +15,21 @@ import typer
 from millwheel import __version__
 from millwheel.cli.command import command, group
 from millwheel.cli.fitted_tables import Fit, print_table
+from millwheel.cli.made_copies import confirm_size, copy_progress, moment_text, pipeline_size
 from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import ChangeOptions, CommonOptions, Json, OptionGroup, PipelineName, Yes
 from millwheel.cli.printing import confirm, print_json, print_result, seconds_text, tell
-from millwheel.cli.terminal import moves_cursor
-from millwheel.core.quantities import byte_text, count_of, short_duration
+from millwheel.core.quantities import byte_text, count_of
 from millwheel.errors import UsageError
 from millwheel.store.address import StoreAddress
-from millwheel.store.console import administration
-from millwheel.store.console.presence import Presence, present
+from millwheel.store.console.presence import present
 from millwheel.store.copies.copying import MadeCopy
 from millwheel.store.copies.file_places import is_place, place_of
 from millwheel.store.copies.file_savepoints import FileLabel, write_savepoint
 from millwheel.store.copies.forks import ForkKind, ForkTo, fork_files, fork_to_store
 from millwheel.store.copies.forks import fork as make_fork
 from millwheel.store.copies.origins import SIGN
-from millwheel.store.copies.progress import CopyProgress, Show
-from millwheel.store.copies.replacing import (
-    DeliveredSince,
-    ForeseenRestore,
-    Restored,
-    foresee_restore,
-)
-from millwheel.store.copies.replacing import restore as restore_pipeline
 from millwheel.store.copies.savepoints import (
     Savepoint,
     drop_savepoint,
@@ -50,9 +38,6 @@ from millwheel.store.copies.savepoints import (
     make_savepoint,
     savepoint_name,
 )
-
-LINE_SECONDS = 5.0
-"""Without a terminal, a line of progress each so often."""
 
 app = typer.Typer()
 savepoints = group(app, "savepoints")
@@ -109,8 +94,8 @@ def savepoint(
         return
     keep_until = None if keep is None else datetime.now(UTC) + _time(keep)
     with opened(common) as presence:
-        confirm_size(presence, pipeline, sure=yes)
-        with _shown_progress() as show:
+        confirm_size(presence, pipeline_size(presence, pipeline), sure=yes)
+        with copy_progress() as show:
             made, dropped = make_savepoint(
                 presence.url,
                 pipeline,
@@ -128,10 +113,10 @@ def _savepoint_in_files(
 ) -> None:
     place = place_of(to)
     called = FileLabel(label, __version__, actor(change.reason))
-    with opened(common) as presence, _shown_progress() as show:
+    with opened(common) as presence, copy_progress() as show:
         made = write_savepoint(presence.url, pipeline, place, called, show)
     lines = [
-        f"savepoint {made.name} at {_moment(made.copied_at)}: {made.rows:,} rows, "
+        f"savepoint {made.name} at {moment_text(made.copied_at)}: {made.rows:,} rows, "
         f"{count_of(made.files, 'file')} in {made.place}, {byte_text(made.bytes)}",
         *(f"not copied: {text}" for text in made.left_out),
         f"next: millwheel fork {pipeline} --as NAME --from {shlex.quote(made.place)}",
@@ -143,7 +128,7 @@ def _savepoint_lines(
     made: MadeCopy, keep_until: datetime | None, dropped: list[str]
 ) -> Iterator[str]:
     yield from _copy_lines("savepoint", made)
-    until = "until you drop it" if keep_until is None else f"until {_moment(keep_until)}"
+    until = "until you drop it" if keep_until is None else f"until {moment_text(keep_until)}"
     yield f"kept {until}: millwheel savepoints drop {made.name}"
     if made.restore_point is not None:
         yield f"restore point of the server: {made.name} at {made.restore_point}"
@@ -248,14 +233,14 @@ class _Fork:
         place = place_of(source)
         text = self._options.to_store
         address = common.address if text is None else StoreAddress.parse(text)
-        with self._target(address) as to, _shown_progress() as show:
+        with self._target(address) as to, copy_progress() as show:
             return fork_files(place, pipeline, to, show)
 
     def from_store(self, origin: str, common: CommonOptions) -> MadeCopy:
         with opened(common) as presence:
             if SIGN not in origin:
-                confirm_size(presence, origin, sure=self._sure)
-            with _shown_progress() as show:
+                confirm_size(presence, pipeline_size(presence, origin), sure=self._sure)
+            with copy_progress() as show:
                 if self._options.to_store is None:
                     return make_fork(
                         presence.url,
@@ -278,8 +263,8 @@ class _Fork:
 
 def _copy_lines(kind: str, made: MadeCopy) -> Iterator[str]:
     yield (
-        f"{kind} {made.name} of {made.origin} at {_moment(made.copied_at)}: {made.rows:,} rows, "
-        f"{byte_text(made.bytes)}"
+        f"{kind} {made.name} of {made.origin} at {moment_text(made.copied_at)}: "
+        f"{made.rows:,} rows, {byte_text(made.bytes)}"
     )
     for text in made.left_out:
         yield f"not copied: {text}"
@@ -309,7 +294,7 @@ def list_(
             [
                 [
                     one.name,
-                    _moment(one.at),
+                    moment_text(one.at),
                     byte_text(one.bytes),
                     str(one.generation),
                     seconds_text(one.low_watermark),
@@ -327,7 +312,7 @@ def show(name: SavepointName, as_json: Json = False, *, common: CommonOptions) -
     with opened(common) as presence:
         found = find_savepoint(presence.url, name)
     lines = [
-        f"savepoint {found.name}: pipeline {found.pipeline} at {_moment(found.at)}",
+        f"savepoint {found.name}: pipeline {found.pipeline} at {moment_text(found.at)}",
         f"code of generation {found.generation}, low watermark {seconds_text(found.low_watermark)}",
         f"{byte_text(found.bytes)} on disk, kept until {_kept(found)}",
         f"restore point of the server: {found.restore_point or 'none'}",
@@ -349,106 +334,11 @@ def drop(
     print_result(found, [f"dropped {name}: {size} are free again"], as_json=change.as_json)
 
 
-@command(
-    app,
-    examples=[
-        "millwheel restore shop before-march --reason 'a wrong price list'",
-        "millwheel restore shop replaced-1 --confirm shop  # back again, in a script",
-    ],
-)
-def restore(
-    pipeline: PipelineName,
-    label: Label,
-    confirm_name: Annotated[
-        str | None,
-        typer.Option("--confirm", metavar="PIPELINE", help="Its name again, to ask nothing."),
-    ] = None,
-    *,
-    change: ChangeOptions,
-    common: CommonOptions,
-) -> None:
-    """Bring a pipeline back to a savepoint. Its workers start over by themselves."""
-    name = savepoint_name(pipeline, label)
-    with opened(common) as presence:
-        foreseen = foresee_restore(presence.url, name)
-        _confirm_restore(foreseen, confirm_name)
-        with _shown_progress() as show:
-            made = restore_pipeline(presence.url, name, actor=actor(change.reason), show=show)
-    print_result(made._asdict(), _restored_lines(made), as_json=change.as_json)
-
-
-def _confirm_restore(foreseen: ForeseenRestore, name: str | None) -> None:
-    savepoint = foreseen.savepoint
-    pipeline = savepoint.pipeline
-    if name is not None and name != pipeline:
-        raise UsageError(f"--confirm {name}: the pipeline is {pipeline!r}. Nothing was changed")
-    if name is None:
-        for line in _delivered_lines(foreseen.delivered):
-            tell(line, "warning", err=True)
-    losses = f"all that {pipeline!r} has done since {_moment(savepoint.at)} is undone in its tables"
-    confirm(
-        f"{losses}; confirm with --confirm {pipeline}", f"{losses}. Restore it?", sure=bool(name)
-    )
-    if name is None and typer.prompt("Its name once more", err=True) != pipeline:
-        raise UsageError("that is another name: nothing was changed")
-
-
-def _restored_lines(made: Restored) -> Iterator[str]:
-    yield f"restored {made.pipeline} as it was at {_moment(made.at)}: {made.rows:,} rows"
-    yield f"as it was until now: {made.replaced}, kept until {_moment(made.keep_until)}"
-    yield from _delivered_lines(made.delivered)
-    if made.sent_again:
-        yield f"{count_of(made.sent_again, 'record')} sent since wait again"
-    if made.not_sent_again:
-        yield (
-            f"up to {count_of(made.not_sent_again, 'record')} were sent since to inboxes and "
-            "processed: they are not there again. Send them once more; their ids are free"
-        )
-    if made.sessions:
-        yield "its workers start over"
-
-
-def _delivered_lines(delivered: list[DeliveredSince]) -> Iterator[str]:
-    for one in delivered:
-        yield (
-            f"left the store since: bundles {one.first} to {one.last} of {one.sink}, scope "
-            f"{one.scope}"
-        )
-
-
 def _kept(one: Savepoint) -> str:
     if one.keep_until is None:
         return "dropped"
-    return f"{_moment(one.keep_until)}{' (over)' if one.is_expired else ''}"
+    return f"{moment_text(one.keep_until)}{' (over)' if one.is_expired else ''}"
 
-
-def _moment(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def confirm_size(presence: Presence, pipeline: str, *, sure: bool) -> None:
-    """Ask before much disk is taken. A server does not say how much it has; that of an embedded one
-    is here.
-
-    `UsageError` if the disk has too little.
-    """
-    _, size = administration.schema_size(presence.url, pipeline)
-    directory = presence.address.directory
-    if directory is not None and (free := shutil.disk_usage(directory).free) < size:
-        raise UsageError(
-            f"the copy takes about {byte_text(size)}, and the disk of {directory} has "
-            f"{byte_text(free)} left. Nothing was made: drop a savepoint (millwheel savepoints "
-            "list), or write it to files elsewhere (millwheel savepoint --to)"
-        )
-    if size >= ASKED_BYTES:
-        confirm(
-            f"the copy takes about {byte_text(size)} of the server's disk",
-            f"The copy takes about {byte_text(size)} of the server's disk. Make it?",
-            sure=sure,
-        )
-
-
-ASKED_BYTES = 1 << 30
 
 _TIME = re.compile(r"(\d{1,6})(s|min|h|d)\Z")
 _UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
@@ -459,34 +349,3 @@ def _time(text: str) -> timedelta:
     if found is None:
         raise UsageError(f"--keep {text}: give a time as 30min, 36h or 14d")
     return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
-
-
-@contextlib.contextmanager
-def _shown_progress() -> Iterator[Show]:
-    """One line that is drawn over on a terminal, a line each few seconds otherwise."""
-    draws = moves_cursor(sys.stderr)
-    told = time.monotonic()
-
-    def show(progress: CopyProgress) -> None:
-        nonlocal told
-        if draws:
-            sys.stderr.write(f"\r\x1b[K{_progress_text(progress)}")
-            sys.stderr.flush()
-        elif time.monotonic() - told >= LINE_SECONDS:
-            told = time.monotonic()
-            tell(_progress_text(progress), err=True)
-
-    try:
-        yield show
-    finally:
-        if draws:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-
-def _progress_text(progress: CopyProgress) -> str:
-    left = progress.seconds_left
-    return (
-        f"{progress.share:.0%} · {progress.rows:,} rows · {byte_text(progress.bytes)} · "
-        f"{progress.table}" + ("" if left is None else f" · {short_duration(left)} left")
-    )

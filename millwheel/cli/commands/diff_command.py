@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,10 @@ from typing import Annotated
 import typer
 
 from millwheel.cli.command import command
-from millwheel.cli.drawn_lines import drawing
 from millwheel.cli.fitted_tables import Cell, Fit, Styled, print_table
 from millwheel.cli.options import CommonOptions, Json, OptionGroup
-from millwheel.cli.printing import print_json, shortened, tell
-from millwheel.cli.terminal import moves_cursor, width_of
+from millwheel.cli.printing import print_json, tell
+from millwheel.cli.shown_line import shown_line
 from millwheel.core.quantities import count_of
 from millwheel.errors import UsageError
 from millwheel.store.compare import (
@@ -125,17 +123,12 @@ def diff(
 
 
 @contextmanager
-def _progress() -> Iterator[Show | None]:
-    """Shows the part that is compared on a terminal."""
-    if not moves_cursor(sys.stderr):
-        yield None
-        return
-    with drawing(sys.stderr) as drawn:
+def _progress() -> Iterator[Show]:
+    with shown_line() as draw:
 
         def show(title: str, rows: int, share: float | None) -> None:
             done = "" if share is None else f", {min(share, 1.0):.0%}"
-            text = f"{title}: {count_of(rows, 'row')} compared{done}"
-            drawn.draw([shortened(text, (width_of(sys.stderr) or 80) - 1)])
+            draw(f"{title}: {count_of(rows, 'row')} compared{done}")
 
         yield show
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,8 +14,8 @@ from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import ChangeOptions, CommonOptions, OptionGroup, PipelineName
 from millwheel.cli.plan_text import plan_lines
 from millwheel.cli.printing import print_result, tell
+from millwheel.cli.shown_line import shown_line
 from millwheel.cli.target import load_pipeline
-from millwheel.cli.terminal import moves_cursor
 from millwheel.core.quantities import count_of, duration
 from millwheel.errors import DeployRefused, UsageError
 from millwheel.pipeline import Pipeline
@@ -27,9 +25,6 @@ from millwheel.store.copies.catching_up import CatchUp, CatchUpSpeed
 from millwheel.store.copies.forks import fork
 from millwheel.store.copies.savepoints import find_savepoint, savepoint_name
 from millwheel.store.copies.successors import make_successor
-
-LINE_SECONDS = 5.0
-"""Without a terminal, a line of progress each so often."""
 
 app = typer.Typer()
 
@@ -187,11 +182,12 @@ def _follow(
     """Whether it has caught up, and the exit code."""
     from millwheel.services import reprocessing  # the engine: slow to import
 
-    shown = _CatchUpLine(pipeline, name)
     with inspect(presence.url) as inspection:
         inspection.require_current(name)
     if not following.run:
-        return reprocessing.await_level(presence.url, pipeline, name, shown.show), 0
+        with shown_line(keep=True) as draw:
+            shown = _CatchUpLine(pipeline, name, draw)
+            return reprocessing.await_level(presence.url, pipeline, name, shown.show), 0
     if code is None:
         raise UsageError(f"--run needs the code of {name!r}: give it with --code")
     from millwheel.services import loop
@@ -201,7 +197,8 @@ def _follow(
     given = code
 
     async def work() -> tuple[bool, int]:
-        with Interruption() as interruption:
+        with Interruption() as interruption, shown_line(keep=True) as draw:
+            shown = _CatchUpLine(pipeline, name, draw)
             is_level = await reprocessing.run_until_level(
                 given, presence.url, pipeline, interruption.asked, shown.show,
                 Beside(tend=presence.renew),
@@ -214,21 +211,13 @@ def _follow(
 
 
 class _CatchUpLine:
-    """One line that is drawn over on a terminal, a line each few seconds otherwise."""
+    """How far the new pipeline is, on one line."""
 
-    def __init__(self, pipeline: str, name: str) -> None:
-        self._pipeline, self._name = pipeline, name
-        self._draws = moves_cursor(sys.stderr)
-        self._told = -LINE_SECONDS
+    def __init__(self, pipeline: str, name: str, draw: Callable[[str], None]) -> None:
+        self._pipeline, self._name, self._draw = pipeline, name, draw
 
     def show(self, found: CatchUp, speed: CatchUpSpeed, workers: int) -> None:
-        text = " · ".join(self._parts(found, speed, workers))
-        if self._draws:
-            sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if found.is_complete else ""))
-            sys.stderr.flush()
-        elif found.is_complete or time.monotonic() - self._told >= LINE_SECONDS:
-            self._told = time.monotonic()
-            tell(text, err=True)
+        self._draw(" · ".join(self._parts(found, speed, workers)))
 
     def _parts(self, found: CatchUp, speed: CatchUpSpeed, workers: int) -> Iterator[str]:
         if found.new is None:
