@@ -78,6 +78,7 @@ async def test_locked_tables_are_waited_for_once(
 ) -> None:
     """However many connections are kept: each wait takes seconds."""
     monkeypatch.setattr(snapshot, "LOCK_SECONDS", 1)
+    monkeypatch.setattr(kept_looks, "IDLE_SECONDS", 600.0)
     url = postgres.schema.url
     with looks.inspect(url), looks.inspect(url):
         pass
@@ -91,8 +92,9 @@ async def test_locked_tables_are_waited_for_once(
 
 
 async def test_a_look_that_fails_leaves_no_connection(
-    postgres: PostgresSite, looks: KeptLooks
+    postgres: PostgresSite, looks: KeptLooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kept_looks, "IDLE_SECONDS", 600.0)
     with pytest.raises(ZeroDivisionError), looks.inspect(postgres.schema.url):
         raise ZeroDivisionError
     await until_left(postgres, 0)
