@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -16,7 +16,7 @@ from psycopg import sql
 from bench.endless import Endless
 from bench.lag import TrackedStore, Tracking
 from bench.looks import ADD_STATES
-from bench.server import drop, fresh_store, settle
+from bench.server import drop, fresh_store, make_wal_files, settle
 from bench.snapshot import rows_by_second
 from bench.workload import pipeline
 from millwheel.core.quantities import byte_text
@@ -29,9 +29,12 @@ SCHEMA = "bench_copies"
 COPY = "bench_copies@one"
 PLAIN = "bench_copies_plain"
 WARM_SECONDS = 10
-BEFORE_SECONDS = 30
+QUIET_SECONDS = 20
 LARGE_BLOCKS = 100
 """Smaller tables are not copied by the yardstick."""
+
+WAL_FILES_OF_A_SAVEPOINT = 120
+"""What a savepoint writes, and the engine meanwhile, with some to spare."""
 
 STATES = 7_000_000
 """A gigabyte with the indexes."""
@@ -93,35 +96,69 @@ def copy(url: str) -> float:
     return time.perf_counter() - began
 
 
-async def under_load(url: str, store: TrackedStore) -> dict[str, Any]:
-    """Measure the rate, and the time from a bundle's opening until it is durable, before and during
-    a savepoint that another process makes."""
-    bundles = store._tracking.bundles
-    engine = Engine(pipeline(SCHEMA, Endless()), store)
-    await engine.start()
-    await rows_by_second(engine, WARM_SECONDS)
-    bundles.clear()
-    before = await rows_by_second(engine, BEFORE_SECONDS)
-    usual, during = sorted(bundles), []
-    bundles.clear()
-    command = ["-m", "millwheel", "--store", url, "savepoint", SCHEMA, "one", "--yes"]
-    began = time.perf_counter()
-    process = await asyncio.create_subprocess_exec(sys.executable, *command)
-    ended = asyncio.create_task(process.wait())
-    while not ended.done():
-        during += await rows_by_second(engine, 1)
-    seconds = time.perf_counter() - began
-    assert ended.result() == 0
-    held = sorted(bundles)
-    await engine.stop()
-    await store.close()
-    return {
-        "seconds": seconds,
-        "rate_before": statistics.mean(before),
-        "rate_ratio": statistics.mean(during) / statistics.mean(before),
-        "p99_before": usual[len(usual) * 99 // 100],
-        "p99_ratio": held[len(held) * 99 // 100] / usual[len(usual) * 99 // 100],
-    }
+class Pace(NamedTuple):
+    """How fast an engine at its limit is."""
+
+    rate: float
+    """Records per second."""
+    p99: float
+    """Of the seconds from a bundle's opening until it is durable."""
+
+
+class Load:
+    """An engine at its limit, and savepoints of it that another process makes."""
+
+    def __init__(self, url: str, store: TrackedStore) -> None:
+        self._url, self._bundles = url, store._tracking.bundles
+        self._engine = Engine(pipeline(SCHEMA, Endless()), store)
+
+    async def savepoints(self, rounds: int) -> dict[str, Any]:
+        """Compare the time of each savepoint with the times before and after it."""
+        await self._engine.start()
+        await rows_by_second(self._engine, WARM_SECONDS)
+        times, rates, p99s = [], [], []
+        before = await self._quiet()
+        for number in range(rounds):
+            seconds, during = await self._savepoint(f"s{number}")
+            after = await self._quiet()
+            times.append(seconds)
+            rates.append(during.rate / statistics.mean((before.rate, after.rate)))
+            p99s.append(during.p99 / statistics.mean((before.p99, after.p99)))
+            print(
+                f"savepoint under load: {seconds:.0f} s, rate {rates[-1]:.2f}, p99 {p99s[-1]:.2f}"
+            )
+            before = after
+        await self._engine.stop()
+        for number in range(rounds):
+            drop(self._url, f"{SCHEMA}@s{number}")
+        return {
+            "seconds": statistics.median(times),
+            "rate": before.rate,
+            "rate_ratio": statistics.median(rates),
+            "p99": before.p99,
+            "p99_ratio": statistics.median(p99s),
+        }
+
+    async def _quiet(self) -> Pace:
+        self._bundles.clear()
+        return self._found(await rows_by_second(self._engine, QUIET_SECONDS))
+
+    async def _savepoint(self, label: str) -> tuple[float, Pace]:
+        command = ["-m", "millwheel", "--store", self._url, "savepoint", SCHEMA, label, "--yes"]
+        self._bundles.clear()
+        rows: list[float] = []
+        began = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(sys.executable, *command)
+        ended = asyncio.create_task(process.wait())
+        while not ended.done():
+            rows += await rows_by_second(self._engine, 1)
+        seconds = time.perf_counter() - began
+        assert ended.result() == 0
+        return seconds, self._found(rows)
+
+    def _found(self, rows: list[float]) -> Pace:
+        bundles = sorted(self._bundles)
+        return Pace(statistics.mean(rows), bundles[len(bundles) * 99 // 100])
 
 
 async def measure(url: str, directory: Path, *, states: int, rounds: int) -> dict[str, Any]:
@@ -135,13 +172,16 @@ async def measure(url: str, directory: Path, *, states: int, rounds: int) -> dic
         both.append((copy(url), plain))
         drop(url, COPY)
         print(f"copy of {byte_text(size)}: {both[-1][0]:.1f} s, plain {plain:.1f} s")
+    load = {"first": await Load(url, store).savepoints(1)}
+    make_wal_files(url, WAL_FILES_OF_A_SAVEPOINT * rounds)
+    load["ready"] = await Load(url, store).savepoints(rounds)
+    await store.close()
     found = {
         "bytes": size,
         "seconds": min(seconds for seconds, _ in both),
         "ratio": statistics.median(seconds / plain for seconds, plain in both),
-        **{f"load_{name}": value for name, value in (await under_load(url, store)).items()},
+        "load": load,
     }
-    drop(url, COPY)
     drop(url, SCHEMA)
     print("copies:", found)
     return found

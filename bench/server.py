@@ -64,6 +64,19 @@ async def connected(url: str, schema: str, connections: int) -> list[psycopg.Asy
     return found
 
 
+def make_wal_files(url: str, number: int) -> None:
+    """Make so many files of 16 MiB for the WAL to come, as a server has them that has run for hours
+    with this ``min_wal_size``; otherwise the session that needs the next file makes it first."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        size = sql.Literal(f"{16 * number}MB")
+        connection.execute(sql.SQL("ALTER SYSTEM SET min_wal_size = {}").format(size))
+        connection.execute("SELECT pg_reload_conf()")
+        for _ in range(number):
+            connection.execute("SELECT pg_logical_emit_message(false, 'bench', '')")
+            connection.execute("SELECT pg_switch_wal()")
+        connection.execute("CHECKPOINT")
+
+
 def drop(url: str, schema: str) -> None:
     """Drop a schema, and run a checkpoint."""
     with psycopg.connect(url, autocommit=True) as connection:

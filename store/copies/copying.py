@@ -6,13 +6,14 @@
         ─▶ sequences ─▶ functions, views, rights ─▶ rows of the copy's own ─▶ COMMIT
 
 Readers see all of the copy or nothing of it, and a process that is killed leaves nothing behind.
-Workers of the origin go on; a deploy that changes a table waits, and folds wait for the snapshot
-within their bound (I15).
+Workers of the origin go on, since the copy takes one core of the server; a deploy that changes a
+table waits, and folds wait for the snapshot within their bound (I15).
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -34,8 +35,8 @@ from millwheel.store.copies.origins import EMPTY, LOCK_SECONDS, origin_at_one_mo
 from millwheel.store.copies.progress import CopyCount, Show, show_nothing
 from millwheel.store.postgres.statements import Statements, composed, text_of
 
-CHUNK_BLOCKS = 8192
-"""Blocks that one statement copies, 64 MiB: progress is shown in between."""
+CHUNK_BLOCKS = 1024
+"""Blocks that one statement copies, 8 MiB: progress is shown in between, or a copy rests."""
 
 ANALYZED_BLOCKS = 100
 """Larger tables get figures for the planner at once; the others wait for the server's own time."""
@@ -51,6 +52,8 @@ class CopyMarks(NamedTuple):
     withholds: bool = False
     has_restore_point: bool = False
     """Mark the moment in the WAL too, if the login may."""
+    rests: bool = False
+    """Rest after each part of the rows for as long as it took."""
     takes_requests: bool = True
     """Whether requests that are open in the origin are open in the copy."""
     present: str | None = None
@@ -176,7 +179,7 @@ class Copying:
         """Sequences and functions first: defaults of columns name them."""
         self._connection.execute(set_path(self._name))
         made = self._definitions
-        self._run(text_of("unchecked_bodies"))
+        self._run(text_of("unchecked_bodies"), text_of("one_core"))
         for function in layout.functions:
             if function.is_first:
                 self._run(made.function(function))
@@ -188,6 +191,8 @@ class Copying:
             self._run(*made.parentage(table))
         for default in layout.defaults:
             self._run(made.default(default))
+        for statistics in layout.statistics:
+            self._run(made.statistics(statistics))
         for sequence in layout.sequences:
             self._run(*made.ownership(sequence))
 
@@ -198,7 +203,10 @@ class Copying:
         for low in range(0, blocks, CHUNK_BLOCKS):
             is_last = low + CHUNK_BLOCKS >= blocks
             high = LAST_BLOCK if is_last else low + CHUNK_BLOCKS
+            began = time.monotonic()
             rows = self._connection.execute(self._definitions.rows(table, low, high)).rowcount
+            if self._marks.rests:
+                time.sleep(time.monotonic() - began)
             done = min(CHUNK_BLOCKS, blocks - low) / blocks
             progress.at(table.name, rows=rows, size=round(table.bytes * done))
 

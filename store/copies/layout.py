@@ -77,6 +77,12 @@ class DefaultLayout(NamedTuple):
     expression: str
 
 
+class StatisticsLayout(NamedTuple):
+    of_table: str
+    of_column: str
+    target: int
+
+
 class FunctionLayout(NamedTuple):
     name: str
     called: str
@@ -109,6 +115,7 @@ class SchemaLayout(NamedTuple):
     keys: list[KeyLayout]
     indexes: list[IndexLayout]
     defaults: list[DefaultLayout]
+    statistics: list[StatisticsLayout]
     functions: list[FunctionLayout]
     views: list[ViewLayout]
     left_out: list[str]
@@ -126,6 +133,7 @@ class SchemaLayout(NamedTuple):
             keys=[one for one in self.keys if one.of_table != table],
             indexes=[one for one in self.indexes if one.of_table != table],
             defaults=[one for one in self.defaults if one.of_table != table],
+            statistics=[one for one in self.statistics if one.of_table != table],
         )
 
 
@@ -142,6 +150,7 @@ def layout_of(connection: psycopg.Connection[Any], schema: str) -> SchemaLayout:
         [KeyLayout(*row) for row in rows("copied_keys")],
         [IndexLayout(*row) for row in rows("copied_indexes")],
         [DefaultLayout(*row) for row in rows("copied_defaults")],
+        [StatisticsLayout(*row) for row in rows("copied_statistics")],
         [FunctionLayout(*row) for row in rows("copied_functions", known=list(NAMES))],
         [ViewLayout(*row) for row in rows("copied_views", known=list(VIEWS))],
         [text for (text,) in rows("left_out")],
@@ -242,6 +251,14 @@ class Definitions:
             table=self._new(default.of_table),
             column=sql.Identifier(default.of_column),
             expression=sql.SQL(default.expression),
+        )
+
+    def statistics(self, statistics: StatisticsLayout) -> str:
+        return composed(
+            "copy_statistics",
+            table=self._new(statistics.of_table),
+            column=sql.Identifier(statistics.of_column),
+            target=sql.Literal(statistics.target),
         )
 
     def key(self, key: KeyLayout) -> str:

@@ -70,7 +70,7 @@ def make_savepoint(
     """Copy the pipeline as it is now; also drops its savepoints whose time is over, and returns
     their names. Errors as `copy_pipeline`."""
     name = savepoint_name(pipeline, label)
-    marks = CopyMarks(keep_until=keep_until, has_restore_point=True)
+    marks = CopyMarks(keep_until=keep_until, has_restore_point=True, rests=True)
     made = copy_pipeline(url, pipeline, name, marks, show)
     dropped = []
     for one in list_savepoints(url, pipeline):

@@ -74,6 +74,8 @@ def structure_of(
             yield from _parts(table.name, made.whole_table(table, tables[table.name]))
         for table in layout.tables:
             yield from _parts(table.name, made.parentage(table))
+        for statistics in layout.statistics:
+            yield SchemaPart(statistics.of_table, made.statistics(statistics))
         for sequence in layout.sequences:
             yield from _parts(sequence.of_table or "", made.ownership(sequence))
 

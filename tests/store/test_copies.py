@@ -55,6 +55,8 @@ async def test_a_copy_has_all_that_its_origin_has(schema: Schema, tmp_path: Path
         assert copy.keys == origin.keys
         assert copy.indexes == origin.indexes
         assert copy.defaults == origin.defaults
+        assert ("region", "name", 500) in origin.statistics
+        assert copy.statistics == origin.statistics
         assert copy.views == origin.views
         assert {one.name for one in copy.functions} == {one.name for one in origin.functions}
         connection.execute('SET search_path = "wheel@one"')

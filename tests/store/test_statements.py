@@ -13,7 +13,7 @@ from tests.support.store_sites import Schema
 
 PARTS = {"this_incarnation", "recovered_at", "matching_letters", "letters_of_owners"}
 KNOWN = {*TABLES, *VIEWS, *NAMES, *PARTS, "schema"}
-NAMED_WHEN_RUN = 158
+NAMED_WHEN_RUN = 159
 """So many are views, which `schema` has made, or have a part that only the code knows, as those of
 copies (tests/store/test_copied_files.py runs the seven for other stores and files). The remedies of
 `millwheel doctor` are among them: tests/cli/test_doctor.py runs those."""

@@ -22,6 +22,7 @@ CREATE TABLE "Shop ""1" (
 CREATE INDEX "by price" ON "Shop ""1" ((price + 1) DESC) WHERE price < 100;
 CREATE UNLOGGED TABLE scratch (n integer);
 COMMENT ON TABLE region IS 'it''s a region';
+ALTER TABLE region ALTER COLUMN name SET STATISTICS 500;
 CREATE FUNCTION plus(n integer) RETURNS integer LANGUAGE sql IMMUTABLE RETURN n + 1;
 CREATE FUNCTION regions() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM region; END;
 CREATE FUNCTION first_region() RETURNS text LANGUAGE sql AS 'SELECT min(name) FROM region';

@@ -5,12 +5,14 @@
 -- commits are refused. (Ids of users may look like such numbers, and have buckets of their own.)
 --
 -- Makes the tables of a bucket that has a row. CREATE + INHERIT, not PARTITION OF, which would wait for readers of the
--- parents (decision 1).
+-- parents (decision 1). Arrays get no statistics: to read a sample of them takes seconds, again each time that the bucket has
+-- grown by a tenth, and no statement chooses rows by what is in them.
 CREATE OR REPLACE FUNCTION {make_bucket}(bucket_id bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $make$
 DECLARE
     part record;
+    arrays text;
 BEGIN
     FOR part IN
         SELECT
@@ -38,6 +40,13 @@ BEGIN
         );
         IF part.more IS NOT NULL THEN
             EXECUTE format('CREATE INDEX ON %I.%I %s', {schema_name}, part.name, part.more);
+        END IF;
+        SELECT string_agg(format('ALTER COLUMN %I SET STATISTICS 0', a.attname), ', ') INTO arrays
+        FROM pg_attribute AS a
+        JOIN pg_type AS t ON t.oid = a.atttypid AND t.typcategory = 'A'
+        WHERE a.attrelid = format('%I.%I', {schema_name}, part.name)::regclass AND a.attnum > 0;
+        IF arrays IS NOT NULL THEN
+            EXECUTE format('ALTER TABLE %I.%I %s', {schema_name}, part.name, arrays);
         END IF;
         EXECUTE format('ALTER TABLE %1$I.%2$I INHERIT %1$I.%3$I', {schema_name}, part.name, part.parent);
     END LOOP;

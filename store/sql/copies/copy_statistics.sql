@@ -1,0 +1,1 @@
+ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS {target}
