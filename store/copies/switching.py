@@ -50,9 +50,14 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
 """Time after the first attempt, in which waiting readers get their turn, and after any; each is
 longer than the one before."""
 
-TIMERS_SECONDS = 10.0
-"""For so long, and half of the time to wait at the most, the successor must also be as far as the
-timers that any interval has fired: it has closed all windows that readers have rows of."""
+SUDDEN_SECONDS = 5.0
+"""For so long each attempt looks once whether the successor is as far as the timers that any
+interval has fired, so that it has closed all windows that readers have rows of."""
+
+PATIENCE_MILLISECONDS = 400
+"""So long an attempt waits for that afterwards, while it keeps readers out: in a busy pipeline both
+are never as far in the same moment. Not if the successor is behind by more than that: it would be
+in vain."""
 
 BEHIND = "MW001"
 """State of the error of an attempt that found the successor behind."""
@@ -147,9 +152,8 @@ def switch(
             attempt = _Attempt(connection, takeover, actor)
             try:
                 with connection.transaction():
-                    passed = time.monotonic() - began
-                    with_timers = passed < min(TIMERS_SECONDS, wait_seconds / 2)
-                    progress = None if anyway else ProgressCheck(with_timers)
+                    is_patient = time.monotonic() - began >= min(SUDDEN_SECONDS, wait_seconds / 2)
+                    progress = None if anyway else ProgressCheck(is_patient)
                     foreseen, at = attempt.run(check, progress)
             except psycopg.errors.InsufficientPrivilege as error:
                 raise _not_allowed(takeover, error) from error
@@ -166,8 +170,8 @@ def switch(
 
 
 class ProgressCheck(NamedTuple):
-    with_timers: bool
-    """Whether the successor must be as far as any interval of the former has fired timers."""
+    is_patient: bool
+    """Whether to wait for a successor that is a little behind, while no reader sees the names."""
 
 
 class _SwitchPlan(NamedTuple):
@@ -258,12 +262,13 @@ class _Attempt:
 
     def _lead(self, plan: _SwitchPlan, progress: ProgressCheck | None) -> None:
         statements = [text for _, leading in plan.leading for text in leading.statements]
+        waits = progress is not None and progress.is_patient and not plan.foreseen.is_behind
         block = composed(
             "lead_views",
             statements=sql.Literal(statements),
             budget=sql.Literal(BUDGET_MILLISECONDS),
             checks=sql.Literal(progress is not None),
-            with_timers=sql.Literal(progress is not None and progress.with_timers),
+            patience=sql.Literal(PATIENCE_MILLISECONDS if waits else 0),
             former_commits=sql.Identifier(self.takeover.pipeline, "latest_commits"),
             new_commits=sql.Identifier(self.takeover.successor, "latest_commits"),
         )
@@ -360,6 +365,13 @@ def _give_up(
         ) from error
     if error.sqlstate == BEHIND:
         found: CatchUp = catch_up(connection, pipeline, successor)
+        if found.is_complete:
+            raise UsageError(
+                f"{successor!r} is as far as the slowest interval of {pipeline!r}, but in no "
+                "moment as far as the fastest, whose results readers have seen. Give it more "
+                "time: --wait SECONDS; let the sources of both stand still: --drain; or let "
+                "readers see less for a moment: --anyway. Nothing was changed"
+            ) from error
         raise UsageError(
             f"{successor!r} is behind {pipeline!r} by {found.words}, so readers would see less "
             "than before. Let its workers run until it has caught up: millwheel reprocess "

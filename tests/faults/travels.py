@@ -83,9 +83,9 @@ def minute(pane: Pane[int]) -> Minute:
     return Minute(pane.start, pane.key, pane.value)
 
 
-def build() -> Pipeline:
+def build(name: str) -> Pipeline:
     made = Pipeline(
-        NAME,
+        name,
         settings=Settings(
             bucket_seconds=2.0, placement_seconds=0.3, intervals=4, lease_seconds=3.0
         ),
@@ -103,7 +103,7 @@ def build() -> Pipeline:
     return made
 
 
-pipeline = build()
+pipeline = build(NAME)
 
 
 def account_of(number: int) -> int:
@@ -111,18 +111,30 @@ def account_of(number: int) -> int:
 
 
 class Writer(threading.Thread):
-    """Appends payments at a rate, and at the end one that closes all windows before it."""
+    """Appends so many payments at a rate, or until it is ended."""
 
-    def __init__(self, directory: Path, records: int, per_second: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        records: int | None,
+        per_second: float,
+        ends: threading.Event | None = None,
+    ) -> None:
         super().__init__(daemon=True)
         self._path = directory / "pays.jsonl"
         self._records, self._pause = records, BATCH / per_second
+        self._ends = ends or threading.Event()
+        self.written = 0
         self._path.touch()
 
     def run(self) -> None:
-        for low in range(0, self._records, BATCH):
-            self._append(range(low, min(low + BATCH, self._records)))
-            time.sleep(self._pause)
+        while not self._ends.is_set() and self.written != self._records:
+            high = self.written + BATCH
+            if self._records is not None:
+                high = min(high, self._records)
+            self._append(range(self.written, high))
+            self.written = high
+            self._ends.wait(self._pause)
 
     def _append(self, numbers: range) -> None:
         with self._path.open("ab") as file:
