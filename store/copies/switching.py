@@ -56,8 +56,8 @@ interval has fired, so that it has closed all windows that readers have rows of.
 
 PATIENCE_MILLISECONDS = 400
 """So long an attempt waits for that afterwards, while it keeps readers out: in a busy pipeline both
-are never as far in the same moment. Not if the successor is behind by more than that: it would be
-in vain."""
+are never as far in the same moment. It does not wait for a successor whose slowest interval is
+behind the former's slowest one."""
 
 BEHIND = "MW001"
 """State of the error of an attempt that found the successor behind."""

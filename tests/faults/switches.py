@@ -124,15 +124,16 @@ def follow(
         readers = [Reader(url) for _ in range(2)]
         for reader in readers:
             reader.start()
-        done = killed = 0
+        done = killed = tries = 0
         while done < switches:
             old = leading(url)
             new = NAMES[1 - NAMES.index(old)]
             process = switching(url, old, new)
+            tries += 1
             if random.random() < 0.5:
                 time.sleep(random.uniform(0.0, 1.5))
                 random.choice(services).kill(random)
-            if random.random() < 0.25:
+            if tries == 1 or random.random() < 0.25:
                 time.sleep(random.uniform(0.0, 1.5))
                 process.kill()
             output, _ = process.communicate(timeout=120)

@@ -381,7 +381,8 @@ while True:
 """
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("kills", [20])
 def test_a_switch_that_is_killed_leaves_the_old_or_the_new(pair: Schema, kills: int) -> None:
     chance = random.Random(7)
     readers = Readers(pair.url)
