@@ -1,5 +1,5 @@
 """Savepoints and forks of a pipeline with a gigabyte of state: how long a fork takes beside plain
-``CREATE TABLE AS`` with the same indexes, and what a savepoint costs an engine under full load."""
+``CREATE TABLE AS`` with the same indexes, and how much a savepoint slows an engine at its limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGE_BLOCKS = 100
 """Smaller tables are not copied by the yardstick."""
 
 WAL_FILES_OF_A_SAVEPOINT = 120
-"""What a savepoint writes, and the engine meanwhile, with some to spare."""
+"""For a savepoint, and the engine beside it, with some to spare."""
 
 STATES = 7_000_000
 """A gigabyte with the indexes."""
